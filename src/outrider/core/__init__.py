@@ -1,0 +1,1 @@
+"""What every layer stands on: words, results, configuration, errors, the run folder, processes, HTTP. No torch."""

@@ -1,0 +1,72 @@
+"""Runs one command as a process group and ends it when our own parent is gone, however that ended.
+
+Started as `python -m outrider.core.guard LOG COMMAND...` with a pipe as standard input that the parent keeps open
+and never writes to: end of file means that the parent has died or wants us to stop. The exit code is the command's.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+_GRACE_S = 10.0
+_PR_SET_PDEATHSIG = 1
+
+
+def main(log_path: str, command: list[str]) -> int:
+    """Run `command` with both its outputs in `log_path` until it ends or standard input does."""
+    with Path(log_path).open("ab", buffering=0) as log:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=_die_with_parent
+        )
+    threading.Thread(target=_end_when_input_ends, args=(child,), daemon=True).start()
+    code = child.wait()
+    _kill_group(child.pid)  # a worker may outlive the server that started it
+    return code if code >= 0 else 128 - code
+
+
+def _die_with_parent() -> None:
+    """Linux: if even the guard is killed, the command's first process goes with it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_when_input_ends(child: "subprocess.Popen[bytes]") -> None:
+    while os.read(0, 4096):
+        pass
+    end_tree(child.pid, _GRACE_S)
+
+
+def end_tree(pid: int, grace_s: float) -> None:
+    """Ask a process and all that it started to end; after `grace_s` make them."""
+    try:
+        tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in tree:
+        _signal(process, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    _, alive = psutil.wait_procs(tree, timeout=max(0.0, deadline - time.monotonic()))
+    for process in alive:
+        _signal(process, signal.SIGKILL)
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

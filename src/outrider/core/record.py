@@ -1,0 +1,166 @@
+"""The run folder: one JSON result a stage, written once with the digests of its inputs; a killed run continues.
+
+runs/NAME/
+  run.json                     the resolved configuration
+  events.jsonl                 what happened, when
+  STAGE.json                   result of a stage, with its inputs
+  STAGE/                       files of a stage; inputs.json says what they are made from
+  superseded/STAGE-DIGEST/     files of a stage whose inputs have changed since; never deleted by us
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from outrider.core.errors import InputError
+from outrider.core.files import file_digest, read_json, value_digest, write_json
+from outrider.core.results import OutputFile
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run for this process; the operating system lets go of it however the process ends.
+
+        Raises:
+            InputError: another process works in this run folder.
+        """
+        with (self.path / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                raise InputError(
+                    f"another outrider works in {self.path}",
+                    evidence=f"process {file.read().strip() or 'unknown'}",
+                    fix="wait for it, or choose another run folder",
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Append one line to events.jsonl."""
+        line = json.dumps({"time_s": round(time.time(), 3), "event": kind, **data}, default=str)
+        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def output(self, path: Path) -> OutputFile:
+        """Describe a finished file below the run folder."""
+        return output_file(path, relative_to=self.path)
+
+    def stage(self, name: str, inputs: dict[str, Any], result_type: type[R], work: Callable[[Path], R]) -> tuple[R, bool]:
+        """Run a stage, or take its result if it was made from the same inputs and its files are still there.
+
+        Args:
+            inputs: JSON-able: settings, and digests of everything read.
+            work: does the stage in the folder it is given; it continues from what a killed try left there.
+
+        Returns:
+            The result, and whether it was taken rather than made.
+        """
+        digest = value_digest(inputs)
+        kept = self._kept(name, digest, result_type)
+        if kept is not None:
+            self.event("stage unchanged", stage=name, inputs=digest)
+            return kept, True
+        folder = self._folder(name, digest, inputs)
+        self.event("stage started", stage=name, inputs=digest)
+        started = time.monotonic()
+        result = work(folder)
+        wall_s = time.monotonic() - started
+        write_json(
+            self.path / f"{name}.json",
+            {
+                "stage": name,
+                "inputs_digest": digest,
+                "inputs": inputs,
+                "wall_s": round(wall_s, 3),
+                "result": result.model_dump(mode="json"),
+            },
+        )
+        self.event("stage finished", stage=name, inputs=digest, wall_s=round(wall_s, 3))
+        return result, False
+
+    def result(self, name: str, result_type: type[R]) -> R:
+        """The result of a stage that has run.
+
+        Raises:
+            InputError: it has not.
+        """
+        record = read_json(self.path / f"{name}.json", f"the result of stage {name}")
+        return result_type.model_validate(record["result"])
+
+    def wall_s(self, name: str) -> float | None:
+        """How long a finished stage took, as its last start saw it; None if it has not run."""
+        path = self.path / f"{name}.json"
+        return float(read_json(path, f"the result of stage {name}")["wall_s"]) if path.exists() else None
+
+    def _kept(self, name: str, digest: str, result_type: type[R]) -> R | None:
+        path = self.path / f"{name}.json"
+        if not path.exists():
+            return None
+        record = read_json(path, f"the result of stage {name}")
+        if record.get("inputs_digest") != digest:
+            return None
+        try:
+            result = result_type.model_validate(record["result"])
+        except ValidationError:
+            return None
+        whole = all(_is_whole(self.path / file.path, file) for file in _output_files(result))
+        return result if whole else None
+
+    def _folder(self, name: str, digest: str, inputs: dict[str, Any]) -> Path:
+        """The stage's folder: kept if it was made from the same inputs, else moved aside."""
+        folder = self.path / name
+        record = folder / "inputs.json"
+        if record.exists():
+            old = read_json(record, f"the inputs of stage {name}").get("digest")
+            if old != digest:
+                aside = self.path / "superseded" / f"{name}-{str(old)[:12]}"
+                aside.parent.mkdir(exist_ok=True)
+                while aside.exists():
+                    aside = aside.with_name(aside.name + "+")
+                folder.rename(aside)
+        folder.mkdir(exist_ok=True)
+        write_json(record, {"digest": digest, "inputs": inputs})
+        return folder
+
+
+def output_file(path: Path, relative_to: Path) -> OutputFile:
+    """Describe a finished file by path, size and digest."""
+    return OutputFile(path=os.path.relpath(path, relative_to), num_bytes=path.stat().st_size, sha256=file_digest(path))
+
+
+def _output_files(value: Any) -> Iterator[OutputFile]:
+    if isinstance(value, OutputFile):
+        yield value
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _output_files(getattr(value, name))
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _output_files(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _output_files(item)
+
+
+def _is_whole(path: Path, file: OutputFile) -> bool:
+    return path.is_file() and path.stat().st_size == file.num_bytes

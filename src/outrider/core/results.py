@@ -1,0 +1,237 @@
+"""What stages hand to each other: frozen, typed, written to disk as JSON; and the one definition of every number."""
+
+from collections.abc import Collection, Sequence
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+class Frozen(BaseModel):
+    """Base of on-disk records: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Acceptance(Frozen):
+    """Raw counts of speculative decoding, and every ratio derived from them.
+
+    Drafts past the stop (end of sequence or the token limit) are not counted.
+
+    Attributes:
+        num_verify_steps: target passes over a proposal.
+        num_draft_tokens: tokens proposed.
+        num_accepted_tokens: proposed tokens that the target kept.
+        accepted_at: for each position k, in how many verify steps position k was kept.
+    """
+
+    num_verify_steps: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    accepted_at: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if sum(self.accepted_at) != self.num_accepted_tokens or self.num_accepted_tokens > self.num_draft_tokens:
+            raise ValueError(f"counters contradict each other: {self!r}")
+        return self
+
+    @classmethod
+    def of_step(
+        cls, num_accepted: int, emitted: Sequence[int], *, num_drafted: int, room: int, stop_ids: Collection[int]
+    ) -> tuple[Self, list[int]]:
+        """Count one verify step, drafts past the stop left out.
+
+        Args:
+            num_accepted: how many of the drafted tokens the target kept.
+            emitted: the kept tokens and the target's own one behind them.
+            num_drafted: K.
+            room: how many tokens the answer may still have.
+            stop_ids: ids that end an answer.
+
+        Returns:
+            The step's counts, and the tokens that belong to the answer.
+        """
+        kept = list(emitted[:room])
+        stop = next((i for i, token in enumerate(kept) if token in stop_ids), None)
+        counted = min(num_drafted, room)
+        if stop is not None:
+            kept = kept[: stop + 1]
+            counted = min(counted, len(kept))
+        accepted = min(num_accepted, counted)
+        positions = tuple(int(k < accepted) for k in range(num_drafted))
+        return cls(num_verify_steps=1, num_draft_tokens=counted, num_accepted_tokens=accepted, accepted_at=positions), kept
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens gained per verify step, bonus token included: 1 + accepted / verify steps. None without steps."""
+        return 1 + self.num_accepted_tokens / self.num_verify_steps if self.num_verify_steps else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / proposed, in [0, 1]. None without proposals."""
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else None
+
+    @property
+    def acceptance_at(self) -> tuple[float, ...]:
+        """P(position k accepted), unconditional. Empty without steps."""
+        return tuple(n / self.num_verify_steps for n in self.accepted_at) if self.num_verify_steps else ()
+
+    def __add__(self, other: "Acceptance") -> "Acceptance":
+        return self._combined(other, +1)
+
+    def __sub__(self, other: "Acceptance") -> "Acceptance":
+        return self._combined(other, -1)
+
+    def _combined(self, other: "Acceptance", sign: int) -> "Acceptance":
+        width = max(len(self.accepted_at), len(other.accepted_at))
+        mine = self.accepted_at + (0,) * (width - len(self.accepted_at))
+        theirs = other.accepted_at + (0,) * (width - len(other.accepted_at))
+        return Acceptance(
+            num_verify_steps=self.num_verify_steps + sign * other.num_verify_steps,
+            num_draft_tokens=self.num_draft_tokens + sign * other.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens + sign * other.num_accepted_tokens,
+            accepted_at=tuple(a + sign * b for a, b in zip(mine, theirs, strict=True)),
+        )
+
+
+class Interval(Frozen):
+    """A value with its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class OutputFile(Frozen):
+    """A file a stage made: path relative to the run folder, size and SHA-256."""
+
+    path: str
+    num_bytes: int
+    sha256: str
+
+
+class AnswerSet(Frozen):
+    """One file of answers and what it holds."""
+
+    file: OutputFile
+    num_rows: int
+    num_answer_tokens: int
+    num_distinct_answers: int
+    num_finished: int
+    num_rejected_prompts: int = 0
+
+
+class SynthesizeResult(Frozen):
+    """Answers to train on, and the target's own greedy answers to each measurement set.
+
+    Attributes:
+        shared_ngrams: for each measurement set, how many of its prompts share an 8-gram with a training prompt.
+    """
+
+    training: AnswerSet
+    measurement: dict[str, AnswerSet]
+    shared_ngrams: dict[str, int]
+    template_hash: str
+
+
+class StoreSummary(Frozen):
+    """One store of hidden states."""
+
+    manifest: OutputFile
+    num_documents: int
+    num_tokens: int
+    num_supervised_tokens: int
+    num_bytes: int
+
+
+class ExtractResult(Frozen):
+    """The stores: one to train on, one for each measurement set. `aux_layers` counts layers run."""
+
+    training: StoreSummary
+    measurement: dict[str, StoreSummary]
+    aux_layers: tuple[int, ...]
+
+
+class TrainResult(Frozen):
+    """The trained drafter's checkpoint and its last held-out figures.
+
+    Attributes:
+        accuracy_at: held-out accuracy of the drafter at each training-time-test step.
+        vocab_coverage: share of held-out answer tokens that the draft vocabulary holds.
+        num_trained_tokens: supervised tokens seen, all epochs.
+    """
+
+    checkpoint: OutputFile
+    num_steps: int
+    num_trained_tokens: int
+    held_out_loss: float | None
+    accuracy_at: tuple[float, ...]
+    vocab_coverage: float | None
+    draft_vocab_size: int
+    tok_per_s: float
+
+
+class ExportResult(Frozen):
+    """The folder that engines load."""
+
+    weights: OutputFile
+    config: OutputFile
+    layer_names: str
+    engines: tuple[str, ...]
+
+
+class ReplayResult(Frozen):
+    """Acceptance by replay, for each measurement set."""
+
+    num_speculative_tokens: int
+    sets: dict[str, Acceptance]
+
+
+class ArmResult(Frozen):
+    """One arm of a measurement: a server with or without a drafter, over the prompts of one set."""
+
+    output_tokens: int
+    wall_s: float
+    tok_per_s: float
+    acceptance: Acceptance | None
+    raw_counters: dict[str, float]
+
+
+class SetMeasurement(Frozen):
+    """One prompt set, measured with and without the drafter.
+
+    Attributes:
+        speedup: output tokens/s with ÷ without; None with the reason in `speedup_missing`.
+        num_identical: prompts whose outputs are equal token for token in both arms.
+        first_difference: for each prompt that differs, the first differing position.
+    """
+
+    plain: ArmResult
+    drafted: ArmResult
+    acceptance_length: float | None
+    acceptance_length_interval: Interval | None
+    speedup: Interval | None
+    speedup_missing: str | None
+    num_prompts: int
+    num_identical: int
+    first_difference: dict[str, int]
+    num_distinct_answers: int
+
+
+class MeasureResult(Frozen):
+    """The measurement: the first set is the run's own workload, whose two numbers stand at the top level."""
+
+    engine: str
+    engine_version: str
+    num_speculative_tokens: int
+    temperature: float
+    max_tokens: int
+    acceptance_length: float | None
+    speedup: float | None
+    sets: dict[str, SetMeasurement]
+
+
+class ReportResult(Frozen):
+    """The page that was written."""
+
+    page: OutputFile

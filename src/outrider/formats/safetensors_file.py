@@ -1,0 +1,126 @@
+"""Safetensors headers, read without torch and without loading a tensor."""
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outrider.core.errors import InputError
+from outrider.core.files import read_json
+
+_MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_ITEM_BYTES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+    "I16": 2,
+    "U16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "I32": 4,
+    "U32": 4,
+    "F32": 4,
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+}
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor as a header states it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+
+
+def read_header(path: Path) -> dict[str, TensorEntry]:
+    """Read and check one file's header.
+
+    Raises:
+        InputError: missing, not safetensors, or shorter than its header says.
+    """
+    try:
+        num_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(8)
+            if len(start) < 8:
+                raise _damaged(path, f"{num_bytes} bytes, too short for a header")
+            (header_bytes,) = struct.unpack("<Q", start)
+            if header_bytes > min(_MAX_HEADER_BYTES, num_bytes - 8):
+                raise _damaged(path, f"the header claims {header_bytes} bytes, the file has {num_bytes}")
+            header = json.loads(file.read(header_bytes))
+    except FileNotFoundError:
+        raise InputError("a weights file is missing", evidence=str(path), fix="fetch it again") from None
+    except IsADirectoryError:
+        raise InputError("a weights file is a folder", evidence=str(path)) from None
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"the header is not JSON: {error}") from None
+    return _entries(path, header, num_bytes - 8 - header_bytes)
+
+
+def _entries(path: Path, header: Any, data_bytes: int) -> dict[str, TensorEntry]:
+    if not isinstance(header, dict):
+        raise _damaged(path, "the header is not an object")
+    entries: dict[str, TensorEntry] = {}
+    end = 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            dtype, shape = str(entry["dtype"]), tuple(int(n) for n in entry["shape"])
+            first, last = (int(n) for n in entry["data_offsets"])
+        except (KeyError, TypeError, ValueError):
+            raise _damaged(path, f"the entry of {name!r} is incomplete") from None
+        num_items = 1
+        for n in shape:
+            num_items *= n
+        if first < 0 or last < first or (dtype in _ITEM_BYTES and last - first != num_items * _ITEM_BYTES[dtype]):
+            raise _damaged(path, f"the entry of {name!r} contradicts itself: {dtype} {list(shape)} in {last - first} bytes")
+        entries[name] = TensorEntry(name, dtype, shape, path)
+        end = max(end, last)
+    if end != data_bytes:
+        raise _damaged(path, f"tensors take {end} bytes, the file holds {data_bytes}")
+    return entries
+
+
+def _damaged(path: Path, evidence: str) -> InputError:
+    return InputError(
+        f"{path.name} is truncated or damaged", evidence=f"{path}: {evidence}", effect="it cannot be loaded", fix="copy or fetch it again"
+    )
+
+
+def read_folder_headers(folder: Path) -> dict[str, TensorEntry]:
+    """All tensors of a checkpoint folder: a single file, or the shards that its index names.
+
+    Raises:
+        InputError: no weights, a shard missing or damaged, or a tensor that the index places wrongly.
+    """
+    index_path = folder / INDEX_FILE
+    if not index_path.exists():
+        if not (folder / SINGLE_FILE).exists():
+            raise InputError(
+                f"no safetensors weights in {folder}",
+                evidence=f"neither {SINGLE_FILE} nor {INDEX_FILE}",
+                fix="`outrider target import SRC DIR` makes such a folder",
+            )
+        return read_header(folder / SINGLE_FILE)
+    index = read_json(index_path, "the weights index")
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict):
+        raise InputError("the weights index has no weight_map", evidence=str(index_path), fix="fetch it again")
+    found: dict[str, TensorEntry] = {}
+    for shard in sorted({str(name) for name in weight_map.values()}):
+        found.update(read_header(folder / shard))
+    for name, shard in weight_map.items():
+        if name not in found or found[name].file.name != shard:
+            raise InputError(f"tensor {name} is not where the index says", evidence=f"{index_path}: {shard}", fix="fetch the shard again")
+    return found

@@ -1,0 +1,1 @@
+"""Hidden states on disk: safetensors shards and a manifest that says what they are."""
