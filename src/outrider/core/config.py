@@ -28,7 +28,7 @@ class EngineSection(_Section):
 
     name: str = "reference"
     dtype: Dtype = "bfloat16"
-    measure_dtype: Dtype = "float32"
+    threads: PositiveInt | None = None
 
 
 class SynthesizeSection(_Section):

@@ -61,10 +61,6 @@ class RunFolder:
         with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def output(self, path: Path) -> OutputFile:
-        """Describe a finished file below the run folder."""
-        return output_file(path, relative_to=self.path)
-
     def stage(self, name: str, inputs: dict[str, Any], result_type: type[R], work: Callable[[Path], R]) -> tuple[R, bool]:
         """Run a stage, or take its result if it was made from the same inputs and its files are still there.
 
@@ -123,7 +119,7 @@ class RunFolder:
             result = result_type.model_validate(record["result"])
         except ValidationError:
             return None
-        whole = all(_is_whole(self.path / file.path, file) for file in _output_files(result))
+        whole = all(_is_whole(self.path / name / file.path, file) for file in _output_files(result))
         return result if whole else None
 
     def _folder(self, name: str, digest: str, inputs: dict[str, Any]) -> Path:

@@ -103,7 +103,7 @@ class Interval(Frozen):
 
 
 class OutputFile(Frozen):
-    """A file a stage made: path relative to the run folder, size and SHA-256."""
+    """A file a stage made: path relative to the stage's folder, size and SHA-256."""
 
     path: str
     num_bytes: int
@@ -158,7 +158,7 @@ class TrainResult(Frozen):
     Attributes:
         accuracy_at: held-out accuracy of the drafter at each training-time-test step.
         vocab_coverage: share of held-out answer tokens that the draft vocabulary holds.
-        num_trained_tokens: supervised tokens seen, all epochs.
+        num_trained_tokens: tokens of documents read, all epochs.
     """
 
     checkpoint: OutputFile

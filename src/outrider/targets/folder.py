@@ -1,6 +1,7 @@
 """A target on disk: a safetensors folder with tokenizer and chat template. No torch."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -135,6 +136,28 @@ class TargetFolder:
                 "the target's tokenizer has no chat template", evidence=str(self.path), fix="add chat_template.jinja to the folder"
             )
         return tokenizer
+
+    def render(self, messages: Sequence[dict[str, str]], *, opens_answer: bool = False) -> str:
+        """The chat template's text for `messages`; with `opens_answer`, up to where the target's answer begins.
+
+        Raises:
+            InputError: the template refuses them.
+        """
+        from jinja2 import TemplateError
+
+        try:
+            return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opens_answer))
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise InputError(f"the chat template refuses messages of roles {roles}", evidence=f"{self.path}: {error}") from None
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text in which special tokens are written out."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def prompt_ids(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of a chat, up to where the target's answer begins."""
+        return self.ids(self.render(messages, opens_answer=True))
 
     @cached_property
     def template_hash(self) -> str:

@@ -1,11 +1,12 @@
 """The reference engine over HTTP: OpenAI-compatible completions and chat, on loopback."""
 
 import argparse
+import asyncio
 import json
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from outrider.engines.reference.generation import load_pair
 from outrider.engines.reference.sampling import Request
 from outrider.engines.reference.worker import Answer, Worker
 from outrider.targets.folder import TargetFolder
+
+_DISCONNECT_POLL_S = 0.5
 
 
 class _Body(BaseModel):
@@ -96,19 +99,15 @@ class Api:
 
     async def _completions(self, http: HttpRequest) -> Response:
         def prompt_of(body: CompletionBody) -> list[int]:
-            return self._ids(body.prompt) if isinstance(body.prompt, str) else body.prompt
+            return self._folder.ids(body.prompt) if isinstance(body.prompt, str) else body.prompt
 
         return await self._reply(http, CompletionBody, prompt_of, _as_completion)
 
     async def _chat(self, http: HttpRequest) -> Response:
         def prompt_of(body: ChatBody) -> list[int]:
-            text = self._folder.tokenizer.apply_chat_template(body.messages, tokenize=False, add_generation_prompt=True)
-            return self._ids(str(text))
+            return self._folder.prompt_ids(body.messages)
 
         return await self._reply(http, ChatBody, prompt_of, _as_chat)
-
-    def _ids(self, text: str) -> list[int]:
-        return list(self._folder.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     async def _reply(self, http: HttpRequest, kind: Any, prompt_of: Callable[[Any], list[int]], shape: "Shape") -> Response:
         try:
@@ -125,26 +124,30 @@ class Api:
             return _refusal(f"prompt and max_tokens come to {len(prompt) + body.max_tokens}; the model takes {self._max_length}")
         stop_ids = frozenset(body.stop_token_ids) | frozenset(() if body.ignore_eos else self._folder.eos_token_ids)
         request = Request(tuple(prompt), body.max_tokens, body.temperature, body.top_p, body.seed, stop_ids)
-        answer = self._worker.submit(request)
-        pieces = self._pieces(answer, body)
+        stops = [body.stop] if isinstance(body.stop, str) else (body.stop or [])
+        answer = self._worker.submit(request, in_pieces=body.stream or bool(stops))
+        pieces = self._pieces(answer, body, stops)
         if body.stream:
             return StreamingResponse(_events(pieces, body, shape, len(prompt)), media_type="text/event-stream")
-        return await _whole(pieces, shape, body, len(prompt), http.is_disconnected, answer)
+        watcher = asyncio.create_task(_cancel_when_disconnected(http, answer))
+        try:
+            return await _whole(pieces, shape, body, len(prompt))
+        finally:
+            watcher.cancel()
 
-    async def _pieces(self, answer: Answer, body: _Body) -> AsyncIterator["Piece"]:
-        """The answer's text as it comes; cut at a stop string, which ends the request."""
-        stops = [body.stop] if isinstance(body.stop, str) else (body.stop or [])
+    async def _pieces(self, answer: Answer, body: _Body, stops: list[str]) -> AsyncIterator["Piece"]:
+        """The answer's text as it comes; cut at a stop string, which ends the request. A stop token has no text."""
         ids: list[int] = []
         sent = ""
         try:
             async for tokens, finish in answer:
                 ids += tokens
-                hidden = 1 if finish == "stop" and body.skip_special_tokens else 0
-                text = str(self._folder.tokenizer.decode(ids[: len(ids) - hidden], skip_special_tokens=body.skip_special_tokens))
+                shown = ids[:-1] if finish == "stop" else ids
+                text = str(self._folder.tokenizer.decode(shown, skip_special_tokens=body.skip_special_tokens))
                 cut = min((at for stop in stops if (at := text.find(stop)) >= 0), default=-1)
                 if cut >= 0:
                     text, finish = text[:cut], "stop"
-                elif not finish and text.endswith("�"):
+                elif not finish and text.endswith("\ufffd"):
                     text = sent  # the rest of a character is still to come
                 piece = text[len(sent) :]
                 sent = sent + piece
@@ -153,6 +156,12 @@ class Api:
                     return
         finally:
             answer.cancel()
+
+
+async def _cancel_when_disconnected(http: HttpRequest, answer: Answer) -> None:
+    while not await http.is_disconnected():
+        await asyncio.sleep(_DISCONNECT_POLL_S)
+    answer.cancel()
 
 
 @dataclass(frozen=True)
@@ -203,16 +212,13 @@ async def _events(pieces: AsyncIterator[Piece], body: _Body, shape: Shape, num_p
     yield "data: [DONE]\n\n"
 
 
-async def _whole(
-    pieces: AsyncIterator[Piece], shape: Shape, body: _Body, num_prompt: int, is_disconnected: Callable[[], Awaitable[bool]], answer: Answer
-) -> Response:
-    text, ids, finish = "", [], None
+async def _whole(pieces: AsyncIterator[Piece], shape: Shape, body: _Body, num_prompt: int) -> Response:
+    text, finish = "", None
+    ids: list[int] = []
     try:
         async for piece in pieces:
             text, finish = text + piece.text, piece.finish_reason
             ids += piece.token_ids
-            if await is_disconnected():
-                answer.cancel()
     except OutriderError as error:
         return JSONResponse({"error": {"message": error.what}}, status_code=500)
     reply = shape(text, finish, ids if body.return_token_ids else None, False)

@@ -20,10 +20,15 @@ _IDLE_POLL_S = 0.2
 
 
 class Answer:
-    """One answer on its way: iterate for (tokens, finish reason or None)."""
+    """One answer on its way: iterate for (tokens, finish reason or None).
 
-    def __init__(self, request: Request) -> None:
+    Args:
+        in_pieces: whether tokens are wanted as they come; waking the event loop for each costs a decoding step's time.
+    """
+
+    def __init__(self, request: Request, in_pieces: bool) -> None:
         self.row = Running(request, key=self)
+        self._in_pieces = in_pieces
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[tuple[list[int], str | None] | BaseException] = asyncio.Queue()
         self._num_sent = 0
@@ -34,8 +39,14 @@ class Answer:
 
     def send_new(self) -> None:
         """From the worker's thread: hand over the tokens that have come since."""
+        if not (self._in_pieces or self.row.finish_reason):
+            return
         tokens, self._num_sent = self.row.tokens[self._num_sent :], len(self.row.tokens)
         self._put((tokens, self.row.finish_reason))
+
+    def end_cancelled(self) -> None:
+        """From the worker's thread: the request is no longer computed."""
+        self._put(([], "abort"))
 
     def fail(self, error: BaseException) -> None:
         """From the worker's thread: the request cannot be answered."""
@@ -97,9 +108,9 @@ class Worker:
         self._stopping.set()
         self._thread.join(timeout=10)
 
-    def submit(self, request: Request) -> Answer:
+    def submit(self, request: Request, *, in_pieces: bool) -> Answer:
         """Queue a request; called in the event loop."""
-        answer = Answer(request)
+        answer = Answer(request, in_pieces)
         self._running.inc()
         self._waiting.put(answer)
         return answer
@@ -121,7 +132,7 @@ class Worker:
         except queue.Empty:
             return None
         if answer.row.is_cancelled:
-            self._running.dec()
+            self._end(answer)
             return None
         return answer
 
@@ -132,11 +143,11 @@ class Worker:
                 answer.send_new()
                 if self._stopping.is_set():
                     break
-            self._requests.inc()
+            self._end(answer)
         except Exception as error:  # one request must not take the server down
             traceback.print_exc()
+            self._running.dec()
             answer.fail(error)
-        self._running.dec()
 
     def _decode_batch(self, first: Answer) -> None:
         batch = PlainBatch(self._target)
@@ -152,15 +163,20 @@ class Worker:
                 else:
                     batch.step()
                     self._hand_out(batch.rows)
-                for _ in batch.drop_finished():
-                    self._requests.inc()
-                    self._running.dec()
+                for row in batch.drop_finished():
+                    self._end(self._answer_of(row))
         except Exception as error:  # one batch must not take the server down
             traceback.print_exc()
-            for answer in waiting:
+            for answer in [*waiting, *(self._answer_of(row) for row in batch.rows)]:
+                self._running.dec()
                 answer.fail(error)
-            for row in batch.rows:
-                self._answer_of(row).fail(error)
+
+    def _end(self, answer: Answer) -> None:
+        self._running.dec()
+        if answer.row.finish_reason:
+            self._requests.inc()
+        else:
+            answer.end_cancelled()
 
     def _hand_out(self, rows: list[Running]) -> None:
         self._generated.inc(len(rows))

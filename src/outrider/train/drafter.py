@@ -1,0 +1,83 @@
+"""The drafter a run trains: its shape from the target, its numbers fresh or from an existing drafter."""
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from outrider.core.errors import InputError
+from outrider.drafters.eagle3 import Eagle3Drafter
+from outrider.formats import llama_eagle3
+from outrider.formats.checkpoint import DrafterConfig
+from outrider.store.manifest import Manifest
+from outrider.targets.folder import TargetFolder
+from outrider.targets.weights import embedding, final_norm, lm_head_rows
+
+
+def config_for(target: TargetFolder, aux_layers: tuple[int, ...], draft_vocab_size: int, intermediate_size: int | None) -> DrafterConfig:
+    """A Llama-style layer with the target's width, heads, norm and RoPE."""
+    text = target.text_config
+    heads = int(text["num_attention_heads"])
+    theta, scaling = llama_eagle3.rope_from(text)
+    eos = target.eos_token_ids
+    return DrafterConfig(
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        intermediate_size=intermediate_size or int(text["intermediate_size"]),
+        num_heads=heads,
+        num_kv_heads=int(text.get("num_key_value_heads") or heads),
+        head_dim=int(text.get("head_dim") or target.hidden_size // heads),
+        vocab_size=target.vocab_size,
+        draft_vocab_size=draft_vocab_size,
+        rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        max_position_embeddings=int(text["max_position_embeddings"]),
+        aux_layers=aux_layers,
+        bos_token_id=text.get("bos_token_id") if isinstance(text.get("bos_token_id"), int) else None,
+        eos_token_id=eos[0] if eos else None,
+    )
+
+
+def fresh(target: TargetFolder, config: DrafterConfig, draft_vocab: Int[Tensor, "U"] | None, seed: int) -> Eagle3Drafter:
+    """A drafter that starts as near the target as it can: the target's head and final norm, and `fc` passing the last
+    aux state on; the layer's linears are drawn with a spread of 1 / sqrt(width), its two outputs start at a tenth."""
+    generator = torch.Generator().manual_seed(seed)
+    drafter = Eagle3Drafter(config, embedding(target), draft_vocab)
+    for module in drafter.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=module.in_features**-0.5, generator=generator)
+    with torch.no_grad():
+        drafter.midlayer.self_attn.o_proj.weight.mul_(0.1)
+        drafter.midlayer.mlp.down_proj.weight.mul_(0.1)
+        drafter.fc.weight.mul_(0.1)
+        width = min(config.hidden_size, config.target_hidden_size)
+        last = (len(config.aux_layers) - 1) * config.target_hidden_size
+        drafter.fc.weight[:width, last : last + width] += torch.eye(width)
+        drafter.norm.weight.copy_(final_norm(target))
+        drafter.lm_head.weight.copy_(lm_head_rows(target, drafter.draft_vocab))
+    return drafter
+
+
+def warm(folder: Path, target: TargetFolder, manifest: Manifest) -> Eagle3Drafter:
+    """An existing drafter as the start; its draft vocabulary is kept.
+
+    Raises:
+        InputError: it is for another target, or was fed from other layers than the store holds.
+    """
+    checkpoint = llama_eagle3.FORMAT.read(folder)
+    config = checkpoint.config
+    if (config.target_hidden_size, config.vocab_size) != (target.hidden_size, target.vocab_size):
+        raise InputError(
+            "the drafter to start from is for another target",
+            evidence=f"{folder}: hidden {config.target_hidden_size}, vocabulary {config.vocab_size}; "
+            f"target: {target.hidden_size}, {target.vocab_size}",
+        )
+    if config.aux_layers != manifest.aux_layers:
+        raise InputError(
+            "the drafter to start from was fed from other layers than the store holds",
+            evidence=f"{folder}: {list(config.aux_layers)}; store: {list(manifest.aux_layers)}",
+            fix=f"set extract.aux_layers = {list(config.aux_layers)} and extract again",
+        )
+    return Eagle3Drafter.from_checkpoint(checkpoint, embedding(target))

@@ -1,0 +1,1 @@
+"""Slow, obviously right implementations that the fast ones are tested against."""
