@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from outrider.drafters.eagle3 import Eagle3Drafter
+from outrider.drafters.eagle3 import MLP, Eagle3Drafter
 from outrider.formats.checkpoint import DrafterConfig
 from outrider.targets.folder import TargetFolder
 from outrider.targets.weights import embedding
@@ -150,12 +150,18 @@ def _one_hots(digits: Tensor) -> Tensor:
 
 def _rotation(amounts: tuple[int, ...]) -> Tensor:
     """[64, 64] adds an amount to each digit."""
-    blocks = [torch.roll(torch.eye(base), amount, 0) for base, amount in zip(_BASES, amounts, strict=True)]
-    return F.pad(torch.block_diag(*blocks), (0, _UNUSED, 0, _UNUSED))
+    turned, first = torch.zeros(_STATE_WIDTH, _STATE_WIDTH), 0
+    for base, amount in zip(_BASES, amounts, strict=True):
+        turned[first : first + base, first : first + base] = torch.roll(torch.eye(base), amount, 0)
+        first += base
+    return turned
 
 
-def _write_rotating_mlp(mlp: torch.nn.Module, amounts: tuple[int, ...]) -> None:
-    """Make a SwiGLU behind a norm add (rotation - identity) of a state of three ones, so that the sum is the rotated state."""
+def _write_rotating_mlp(mlp: MLP, amounts: tuple[int, ...]) -> None:
+    """Make a SwiGLU behind a norm add (rotation - identity) of a state of three ones, so that the sum is the rotated state.
+
+    It is the drafter's, or a Llama layer's of the same names.
+    """
     component = sqrt(_STATE_WIDTH / len(_BASES))  # each of the three ones behind the norm
     active = F.silu(torch.tensor(component)) * component
     with torch.no_grad():

@@ -129,7 +129,9 @@ def test_sampled_speculation_keeps_the_targets_distribution(tiny_model: TargetMo
     assert _p_value([answer[1] for answer in answers], second) > 0.001
 
 
-_SCORES = torch.tensor([[2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 1.5, 0.2], [0.0, 0.3, 2.0, 1.0, -1.0, 0.5, 0.1, -0.3], [1.0, 0.0, 0.0, 2.0, 0, 0, 0, 0]])
+_SCORES = torch.tensor(
+    [[2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 1.5, 0.2], [0.0, 0.3, 2.0, 1.0, -1.0, 0.5, 0.1, -0.3], [1.0, 0.0, 0.0, 2.0, 0, 0, 0, 0]]
+)
 _DRAFT_SCORES = torch.tensor([0.0, 2.0, 1.0, -1.0, 0.5])
 _DRAFT_VOCAB = torch.tensor([0, 2, 3, 5, 6])
 

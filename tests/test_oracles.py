@@ -27,7 +27,9 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     return state_oracle(tmp_path_factory.mktemp("state-oracle"))
 
 
-def _measure(target: TargetFolder, drafter: Eagle3Drafter, folder: Path, prompt: tuple[int, ...]) -> tuple[list[int], Acceptance, Acceptance]:
+def _measure(
+    target: TargetFolder, drafter: Eagle3Drafter, folder: Path, prompt: tuple[int, ...]
+) -> tuple[list[int], Acceptance, Acceptance]:
     """(answer, acceptance in the engine, acceptance by replay), with the drafter read from a folder."""
     model, loaded = load_pair(target, write_drafter(drafter, folder), torch.float32, CPU)
     assert loaded is not None

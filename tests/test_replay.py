@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from builders import CPU, document_of, greedy_answer
+from builders import CPU, document_of, greedy_answer, random_drafter
 from outrider.core.results import Acceptance
-from outrider.drafters.eagle3 import Eagle3Drafter
-from outrider.drafters.replay import replay
+from outrider.drafters.eagle3 import ChainDrafter, Eagle3Drafter
+from outrider.drafters.replay import greedy_drafts, replay
 from outrider.engines.reference.generation import Running, load_pair, speculate
 from outrider.engines.reference.sampling import Request
 from outrider.targets.folder import TargetFolder
@@ -41,6 +41,22 @@ def test_replay_is_the_engine_on_the_tiny_pair(
         ends.add("stop" if answer[-1] in _STOP_IDS else "length")
     assert ends == {"stop", "length"}, "the prompts must reach both ends"
     assert 0 < total.num_accepted_tokens < total.num_draft_tokens, "the drafter must be right some of the time"
+
+
+def test_every_draft_of_a_growing_sequence_is_replays(tiny_target: TargetFolder, tiny_model: TargetModel) -> None:
+    """Slots come in groups, as after verify steps of different luck; all drafts are compared, not the accepted ones alone."""
+    drafter = random_drafter(tiny_target).eval()
+    with torch.no_grad():
+        for parameter in drafter.midlayer.self_attn.parameters():
+            parameter.mul_(6)  # so that every key and value that is lost or wrong changes drafts
+    document = document_of(tiny_model, (5, 6, 7), greedy_answer(tiny_model, (5, 6, 7), 30))
+    chain, first = ChainDrafter(drafter), 0
+    for last in (2, 3, 7, 8, 12, 13, 18, 24, 31):
+        slots = slice(first, last + 1)
+        next_ids = document.input_ids[first + 1 : last + 2].long()
+        drafts = chain.draft(document.aux[slots].unsqueeze(0), next_ids.unsqueeze(0), 6, lambda scores: int(scores.argmax()))
+        assert drafts == greedy_drafts(drafter, document, torch.tensor([last]), 6)[0].tolist()
+        first = last + 1
 
 
 def test_an_answer_of_one_token_has_no_verify_step(tiny_model: TargetModel, tiny_taught: Eagle3Drafter) -> None:

@@ -66,7 +66,9 @@ class PlainStep:
         target_head: [U, H] the target's lm_head rows for them.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], shape: PlainShape, embedding: Tensor, draft_vocab: Sequence[int], target_head: Tensor):
+    def __init__(
+        self, tensors: Mapping[str, Tensor], shape: PlainShape, embedding: Tensor, draft_vocab: Sequence[int], target_head: Tensor
+    ):
         self._w, self._shape, self._embedding = tensors, shape, embedding
         self._draft_vocab, self._target_head = list(draft_vocab), target_head
 

@@ -61,8 +61,8 @@ def test_a_log_cut_in_mid_line_is_shown_to_there(tmp_path: Path) -> None:
 
 
 def test_a_step_logged_again_after_a_restart_counts_once(tmp_path: Path) -> None:
-    _write_log(tmp_path, '{"step": 1, "loss": 3.5}\n{"step": 2, "loss": 3.0}\n{"step": 1, "loss": 3.4}\n')
-    assert gather(write_run(tmp_path, {})).curve.loss == ((1, 3.4), (2, 3.0))
+    _write_log(tmp_path, '{"step": 2, "loss": 3.5}\n{"step": 1, "loss": 3.9}\n{"step": 2, "loss": 3.4}\n')
+    assert gather(write_run(tmp_path, {})).curve.loss == ((1, 3.9), (2, 3.4))
 
 
 def test_other_values_in_the_log_are_passed_over(tmp_path: Path) -> None:

@@ -155,6 +155,14 @@ def test_a_partial_run_never_shows_zero_for_unknown(tmp_path: Path) -> None:
 def test_a_missing_speedup_gives_its_reason(tmp_path: Path) -> None:
     text = _Page(render(gather(write_run(tmp_path, {"measure": measured({"mine": measurement(None)})})))).text
     assert "Speedup no data the plain arm was not run" in text
+    assert "Acceptance rate, replay not run" in text
+
+
+def test_values_that_cannot_be_drawn_are_said(tmp_path: Path) -> None:
+    run = write_run(tmp_path, {}, log=True)
+    with (tmp_path / "train" / "metrics.jsonl").open("a", encoding="utf-8") as log:
+        log.write('{"step": 1201, "loss": NaN}\n')
+    assert "1 value of the training log is not finite, and not drawn." in _Page(render(gather(run))).text
 
 
 def test_the_stage_writes_the_page_and_describes_it(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def render(data: ReportData) -> str:
         speedup_chart=_speedup_chart(data.sets),
         acceptance_charts=[(s, _acceptance_chart(s)) for s in data.sets if s.engine_acceptance or s.replayed],
         training_charts=list(_training_charts(data.curve)),
+        num_undrawn=_num_not_finite(data.curve),
         glossary=GLOSSARY,
         anchor=anchor,
         figures=figures,
@@ -81,9 +82,10 @@ def _training_charts(curve: TrainingCurve) -> Iterator[Markup]:
 
 
 def _line_words(lines: list[Line]) -> str:
-    """What a line chart shows, for those who do not see it: the last value of each line, and what could not be drawn."""
-    words = [f"{line.name} ends at {figures.number(line.points[-1][1], 3)}" for line in lines]
-    missing = sum(not math.isfinite(y) for line in lines for _, y in line.points)
-    if missing:
-        words.append(f"{figures.counted(missing, 'value')} not finite and not drawn")
-    return "; ".join(words)
+    """What a line chart shows, for those who do not see it: the last value of each line."""
+    return "; ".join(f"{line.name} ends at {figures.number(line.points[-1][1], 3)}" for line in lines)
+
+
+def _num_not_finite(curve: TrainingCurve) -> int:
+    series = (curve.loss, curve.held_out_loss, *curve.held_out_accuracy_at)
+    return sum(not math.isfinite(value) for points in series for _, value in points)
