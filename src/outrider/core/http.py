@@ -70,11 +70,15 @@ class Server:
         # a server named by the user is asked directly: a proxy from the environment has no business between them
         self._client = httpx2.AsyncClient(base_url=self.url, timeout=_TIMEOUT, limits=limits, trust_env=False)
 
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
     async def __aenter__(self) -> "Server":
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.aclose()
+        await self.close()
 
     async def model(self) -> str:
         """The id of the first model served.

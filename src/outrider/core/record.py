@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -27,7 +27,13 @@ R = TypeVar("R", bound=BaseModel)
 
 
 class RunFolder:
-    """One run on disk."""
+    """One run on disk.
+
+    Attributes:
+        active: the run that this process holds, for an unexpected error to name.
+    """
+
+    active: ClassVar[Path | None] = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,6 +59,7 @@ class RunFolder:
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
+            RunFolder.active = self.path
             yield
 
     def event(self, kind: str, **data: Any) -> None:

@@ -174,7 +174,7 @@ def _rotary_config(config: DrafterConfig) -> LlamaConfig:
     """RoPE of every kind, as transformers computes it."""
     scaling = {"rope_scaling": config.rope_scaling} if config.rope_scaling else {}
     return LlamaConfig(
-        hidden_size=config.hidden_size,
+        hidden_size=config.num_heads * config.head_dim,  # only head_dim matters, but transformers wants them to agree
         num_attention_heads=config.num_heads,
         head_dim=config.head_dim,
         max_position_embeddings=config.max_position_embeddings,

@@ -42,7 +42,8 @@ _LAYER_PREFIXES = ("midlayer.", "layers.0.", "model.midlayer.", "model.layers.0.
 
 
 def _recognises(config: dict[str, Any]) -> bool:
-    return any(name in ARCHITECTURES for name in config.get("architectures") or ())
+    named = config.get("architectures")
+    return isinstance(named, list) and any(name in ARCHITECTURES for name in named)
 
 
 def expected_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
@@ -120,7 +121,7 @@ def _config_from(raw: dict[str, Any], folder: Path) -> DrafterConfig:
         )
     except KeyError as error:
         raise InputError(f"the drafter's config lacks {error.args[0]}", evidence=str(folder / "config.json")) from None
-    except (ValidationError, TypeError, ZeroDivisionError) as error:
+    except (ValidationError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise InputError("the drafter's config has a wrong value", evidence=f"{folder / 'config.json'}: {error}") from None
 
 

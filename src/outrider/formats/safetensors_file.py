@@ -78,12 +78,12 @@ def _entries(path: Path, header: Any, data_bytes: int) -> dict[str, TensorEntry]
         try:
             dtype, shape = str(entry["dtype"]), tuple(int(n) for n in entry["shape"])
             first, last = (int(n) for n in entry["data_offsets"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise _damaged(path, f"the entry of {name!r} is incomplete") from None
         num_items = 1
         for n in shape:
             num_items *= n
-        if first < 0 or last < first or (dtype in _ITEM_BYTES and last - first != num_items * _ITEM_BYTES[dtype]):
+        if min((*shape, first)) < 0 or last < first or (dtype in _ITEM_BYTES and last - first != num_items * _ITEM_BYTES[dtype]):
             raise _damaged(path, f"the entry of {name!r} contradicts itself: {dtype} {list(shape)} in {last - first} bytes")
         entries[name] = TensorEntry(name, dtype, shape, path)
         end = max(end, last)

@@ -184,10 +184,12 @@ class Store:
 
 
 def _load_shard(path: Path) -> dict[str, Tensor]:
+    again = "remove the store and extract again"
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            missing = {*_TENSORS, "offsets"} - set(file.keys())
+            if missing:
+                raise InputError("a shard of the store lacks tensors", evidence=f"{path}: {', '.join(sorted(missing))}", fix=again)
+            return {name: file.get_tensor(name) for name in (*_TENSORS, "offsets")}
     except SafetensorError as error:
-        raise InputError(
-            "a shard of the store cannot be read", evidence=f"{path}: {error}", fix="remove the store and extract again"
-        ) from None
+        raise InputError("a shard of the store cannot be read", evidence=f"{path}: {error}", fix=again) from None

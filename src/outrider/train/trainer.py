@@ -46,7 +46,6 @@ class _Progress:
 
     step: int = 0
     num_trained_tokens: int = 0
-    seconds: float = 0.0
 
 
 class Trainer:
@@ -88,6 +87,7 @@ class Trainer:
                     metrics.append({"step": step, **self._held_out()})
                 if step % save_every == 0 or step == self._num_steps:
                     self._save()
+            steps = [row for row in metrics.rows if "loss" in row]
             held_out: dict[str, Any] = next((row for row in reversed(metrics.rows) if "held_out_loss" in row), {})
         counts = answer_token_counts(self._store, self._split.held_out, self._target.vocab_size)
         return TrainResult(
@@ -98,7 +98,7 @@ class Trainer:
             accuracy_at=tuple(held_out.get("held_out_accuracy_at", ())),
             vocab_coverage=coverage(counts, self._drafter.draft_vocab.cpu()),
             draft_vocab_size=self._drafter.config.draft_vocab_size,
-            tok_per_s=self._progress.num_trained_tokens / max(self._progress.seconds, 1e-9),
+            tok_per_s=_overall_rate(steps),
         )
 
     def _first_drafter(self) -> Eagle3Drafter:
@@ -135,14 +135,13 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         num_tokens, seconds = sum(len(d) for d in documents), time.monotonic() - started
-        self._progress = _Progress(
-            self._progress.step + 1, self._progress.num_trained_tokens + num_tokens, self._progress.seconds + seconds
-        )
+        self._progress = _Progress(self._progress.step + 1, self._progress.num_trained_tokens + num_tokens)
         return {
             "step": self._progress.step,
             "loss": float(loss),
             "learning_rate": rate,
             "gradient_norm": float(norm),
+            "num_tokens": num_tokens,
             "tok_per_s": num_tokens / seconds,
             "accuracy_at": _accuracy(figures),
         }
@@ -172,7 +171,6 @@ class Trainer:
             "aux_layers": list(manifest.aux_layers),
             "final_norm_applied": manifest.final_norm_applied,
             "num_trained_tokens": self._progress.num_trained_tokens,
-            "seconds": self._progress.seconds,
         }
         optimizer = self._optimizer.state_dict()
         save_training(
@@ -189,7 +187,7 @@ class Trainer:
             raise InputError("the checkpoint is of another run", evidence=str(path), fix="choose another folder, or remove it")
         self._drafter.load_state_dict(checkpoint.drafter.tensors)
         self._optimizer.load_state_dict(checkpoint.optimizer)
-        self._progress = _Progress(checkpoint.step, checkpoint.record["num_trained_tokens"], checkpoint.record["seconds"])
+        self._progress = _Progress(checkpoint.step, checkpoint.record["num_trained_tokens"])
 
     def _metrics(self) -> Journal:
         """metrics.jsonl, cut back to the checkpoint that training goes on from."""
@@ -207,6 +205,11 @@ def _accuracy(figures: StepFigures) -> list[float]:
     """
     pairs = zip(figures.num_correct.tolist(), figures.num_answered.tolist(), strict=True)
     return [correct / answered for correct, answered in pairs if answered]
+
+
+def _overall_rate(steps: list[dict[str, Any]]) -> float:
+    """Tokens per second of all steps, whichever start made them."""
+    return float(sum(row["num_tokens"] for row in steps) / sum(row["num_tokens"] / row["tok_per_s"] for row in steps))
 
 
 def _shown(accuracy: list[float]) -> str:

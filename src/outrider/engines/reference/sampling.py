@@ -84,7 +84,8 @@ class Sampler:
                 emitted.append(draft)
                 continue
             left = (p - q).clamp(min=0)
-            return [*emitted, self._draw(left / left.sum())]
+            # p and q can agree to rounding while the draft is still refused: nothing is left, and p itself is right
+            return [*emitted, self._draw(left / left.sum() if left.sum() > 0 else p)]
         return [*emitted, self._draw(target[len(drafts)])]
 
     def _draw(self, probs: Float[Tensor, "V"]) -> int:

@@ -28,6 +28,7 @@ from outrider.engines.reference.worker import Answer, Worker
 from outrider.targets.folder import TargetFolder
 
 _DISCONNECT_POLL_S = 0.5
+_GREEDY_BELOW = 1e-5  # scores divided by less would overflow
 
 
 class _Body(BaseModel):
@@ -37,7 +38,7 @@ class _Body(BaseModel):
     max_tokens: int = Field(256, ge=1)
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
-    seed: int = 0
+    seed: int = Field(0, ge=-(1 << 63), lt=1 << 63)
     n: Literal[1] = 1
     stream: bool = False
     stop: str | list[str] | None = None
@@ -123,7 +124,8 @@ class Api:
         if len(prompt) + body.max_tokens > self._max_length:
             return _refusal(f"prompt and max_tokens come to {len(prompt) + body.max_tokens}; the model takes {self._max_length}")
         stop_ids = frozenset(body.stop_token_ids) | frozenset(() if body.ignore_eos else self._folder.eos_token_ids)
-        request = Request(tuple(prompt), body.max_tokens, body.temperature, body.top_p, body.seed, stop_ids)
+        temperature = 0.0 if body.temperature < _GREEDY_BELOW else body.temperature
+        request = Request(tuple(prompt), body.max_tokens, temperature, body.top_p, body.seed, stop_ids)
         stops = [body.stop] if isinstance(body.stop, str) else (body.stop or [])
         answer = self._worker.submit(request, in_pieces=body.stream or bool(stops))
         pieces = self._pieces(answer, body, stops)
@@ -149,6 +151,8 @@ class Api:
                     text, finish = text[:cut], "stop"
                 elif not finish and text.endswith("\ufffd"):
                     text = sent  # the rest of a character is still to come
+                elif not finish:
+                    text = text[: len(text) - _num_held_back(text, stops)]
                 piece = text[len(sent) :]
                 sent = sent + piece
                 yield Piece(piece, tokens, finish)
@@ -156,6 +160,11 @@ class Api:
                     return
         finally:
             answer.cancel()
+
+
+def _num_held_back(text: str, stops: list[str]) -> int:
+    """How many characters at the end of a text may be the beginning of a stop string."""
+    return max((n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
 
 
 async def _cancel_when_disconnected(http: HttpRequest, answer: Answer) -> None:
@@ -251,7 +260,7 @@ def main() -> int:
         print("\n".join(error.lines()), file=sys.stderr)
         return error.exit_code
     worker = Worker(target, drafter, args.num_speculative_tokens, args.max_batch)
-    uvicorn.run(Api(worker, folder).app(), host="127.0.0.1", port=args.port, log_level="warning")
+    uvicorn.run(Api(worker, folder).app(), host="127.0.0.1", port=args.port, log_level="warning", timeout_graceful_shutdown=1)
     return 0
 
 

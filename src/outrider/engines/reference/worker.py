@@ -125,6 +125,8 @@ class Worker:
                     self._speculate(first, self._drafter)
                 else:
                     self._decode_batch(first)
+        while not self._waiting.empty():
+            self._end(self._waiting.get_nowait())
 
     def _next(self, wait: bool) -> Answer | None:
         try:
@@ -151,23 +153,26 @@ class Worker:
 
     def _decode_batch(self, first: Answer) -> None:
         batch = PlainBatch(self._target)
-        waiting: list[Answer] = [first]
+        joining: list[Answer] = [first]
         try:
-            while (waiting or batch.rows) and not self._stopping.is_set():
-                while len(waiting) + len(batch.rows) < self._max_batch and (more := self._next(wait=False)):
-                    waiting.append(more)
-                if waiting:
-                    joining, waiting = waiting, []
-                    batch.add([answer.row for answer in joining])
-                    self._hand_out([answer.row for answer in joining])
+            while (joining or batch.rows) and not self._stopping.is_set():
+                while len(joining) + len(batch.rows) < self._max_batch and (more := self._next(wait=False)):
+                    joining.append(more)
+                if joining:
+                    rows = [answer.row for answer in joining]
+                    batch.add(rows)
+                    joining = []
+                    self._hand_out(rows)
                 else:
                     batch.step()
                     self._hand_out(batch.rows)
                 for row in batch.drop_finished():
                     self._end(self._answer_of(row))
+            for answer in [*joining, *(self._answer_of(row) for row in batch.rows)]:  # the server is going down
+                self._end(answer)
         except Exception as error:  # one batch must not take the server down
             traceback.print_exc()
-            for answer in [*waiting, *(self._answer_of(row) for row in batch.rows)]:
+            for answer in [*joining, *(self._answer_of(row) for row in batch.rows)]:
                 self._running.dec()
                 answer.fail(error)
 

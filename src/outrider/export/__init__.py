@@ -1,0 +1,1 @@
+"""From a training checkpoint to the folder that engines load."""
