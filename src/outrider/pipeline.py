@@ -15,7 +15,7 @@ from outrider.core.config import RunConfig
 from outrider.core.errors import InputError
 from outrider.core.files import file_digest, write_json
 from outrider.core.names import MANIFEST_FILE, STAGES
-from outrider.core.prompts import read_prompts
+from outrider.core.prompts import first_turns, read_prompts
 from outrider.core.record import RunFolder
 from outrider.core.results import (
     Acceptance,
@@ -40,7 +40,7 @@ from outrider.measure.stage import DRAFTED, PLAIN, Arm, Terms, measure
 from outrider.report.stage import report
 from outrider.store.documents import Store
 from outrider.synthesize.answers import Sampling
-from outrider.synthesize.stage import Prompts, first_turns, synthesize
+from outrider.synthesize.stage import Prompts, synthesize
 from outrider.targets.folder import TargetFolder
 from outrider.targets.model import TargetModel
 from outrider.targets.weights import embedding
@@ -219,7 +219,7 @@ class Pipeline:
         number = f"[{STAGES.index(name) + 1}/{len(STAGES)}] {name}"
         self._say(number)
         result, was_kept = self._run.stage(name, dict(inputs), kind, work)
-        self._say(f"{number}: unchanged" if was_kept else f"{number}: done in {self._run.wall_s(name):.0f} s")
+        self._say(f"{number}: unchanged" if was_kept else f"{number}: done in {self._run.record(name).wall_s:.0f} s")
         return result
 
     def _result(self, name: str, kind: type[R]) -> R:

@@ -61,6 +61,11 @@ def read_prompts(path: Path) -> list[Conversation]:
     return list(found.values())
 
 
+def first_turns(conversations: Sequence[Conversation], number: int) -> list[Conversation]:
+    """The first `number` conversations, cut to their first turn: what a measurement asks."""
+    return [c.model_copy(update={"turns": c.turns[:1]}) for c in conversations[:number]]
+
+
 def _conversation(row: dict[str, Any], name: str, place: str) -> Conversation:
     if "messages" in row:
         return _from_messages([(m.get("role"), m.get("content")) for m in _objects(row["messages"], place)], name, place)

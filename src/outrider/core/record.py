@@ -19,11 +19,22 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from outrider import __version__
 from outrider.core.errors import InputError
 from outrider.core.files import file_digest, read_json, value_digest, write_json
-from outrider.core.results import OutputFile
+from outrider.core.results import Frozen, OutputFile
 
 R = TypeVar("R", bound=BaseModel)
+
+
+class StageRecord(Frozen):
+    """How a stage's result was made; stands beside its fields under `record`."""
+
+    stage: str
+    inputs_digest: str
+    inputs: dict[str, Any]
+    wall_s: float
+    version: str
 
 
 class RunFolder:
@@ -88,16 +99,8 @@ class RunFolder:
         started = time.monotonic()
         result = work(folder)
         wall_s = time.monotonic() - started
-        write_json(
-            self.path / f"{name}.json",
-            {
-                "stage": name,
-                "inputs_digest": digest,
-                "inputs": inputs,
-                "wall_s": round(wall_s, 3),
-                "result": result.model_dump(mode="json"),
-            },
-        )
+        record = StageRecord(stage=name, inputs_digest=digest, inputs=inputs, wall_s=round(wall_s, 3), version=__version__)
+        write_json(self.path / f"{name}.json", {**result.model_dump(mode="json"), "record": record.model_dump(mode="json")})
         self.event("stage finished", stage=name, inputs=digest, wall_s=round(wall_s, 3))
         return result, False
 
@@ -105,29 +108,46 @@ class RunFolder:
         """The result of a stage that has run.
 
         Raises:
-            InputError: it has not.
+            InputError: it has not, or the file is not one that this version writes.
         """
-        record = read_json(self.path / f"{name}.json", f"the result of stage {name}")
-        return result_type.model_validate(record["result"])
+        return self._read(name, result_type)[0]
 
-    def wall_s(self, name: str) -> float | None:
-        """How long a finished stage took, as its last start saw it; None if it has not run."""
-        path = self.path / f"{name}.json"
-        return float(read_json(path, f"the result of stage {name}")["wall_s"]) if path.exists() else None
+    def record(self, name: str) -> StageRecord:
+        """How the result of a stage was made.
+
+        Raises:
+            InputError: as for `result`.
+        """
+        raw = read_json(self.path / f"{name}.json", f"the result of stage {name}")
+        try:
+            return StageRecord.model_validate(raw["record"])
+        except (ValidationError, KeyError, TypeError) as error:
+            raise self._foreign(name, error) from None
+
+    def has(self, name: str) -> bool:
+        """Whether a stage has a result."""
+        return (self.path / f"{name}.json").exists()
+
+    def _read(self, name: str, result_type: type[R]) -> tuple[R, StageRecord]:
+        raw = read_json(self.path / f"{name}.json", f"the result of stage {name}")
+        record = self.record(name)
+        try:
+            return result_type.model_validate({key: value for key, value in raw.items() if key != "record"}), record
+        except ValidationError as error:
+            raise self._foreign(name, error) from None
+
+    def _foreign(self, name: str, error: Exception) -> InputError:
+        return InputError(
+            f"the result of stage {name} is not one that this version writes",
+            evidence=f"{self.path / name}.json: {str(error).splitlines()[0]}",
+            fix="run the stage again with this version, or use the version that wrote it",
+        )
 
     def _kept(self, name: str, digest: str, result_type: type[R]) -> R | None:
-        path = self.path / f"{name}.json"
-        if not path.exists():
+        if not self.has(name) or self.record(name).inputs_digest != digest:
             return None
-        record = read_json(path, f"the result of stage {name}")
-        if record.get("inputs_digest") != digest:
-            return None
-        try:
-            result = result_type.model_validate(record["result"])
-        except ValidationError:
-            return None
-        whole = all(_is_whole(self.path / name / file.path, file) for file in _output_files(result))
-        return result if whole else None
+        result = self.result(name, result_type)
+        return result if all(_is_whole(self.path / name / file.path, file) for file in _output_files(result)) else None
 
     def _folder(self, name: str, digest: str, inputs: dict[str, Any]) -> Path:
         """The stage's folder: kept if it was made from the same inputs, else moved aside."""

@@ -48,8 +48,8 @@ def require_free(port: int) -> None:
 
 
 @contextmanager
-def running(engine: Engine, spec: ServeSpec, log_path: Path) -> Iterator[str]:
-    """Serve `spec` until the block ends; yields the server's URL once it has answered with a token.
+def serving(engine: Engine, spec: ServeSpec, log_path: Path) -> Iterator[tuple[str, GuardedProcess]]:
+    """Serve `spec` until the block ends; yields the URL and the process once the server has answered with a token.
 
     Raises:
         EngineFailed: it ended or was not ready in time; the end of its log is shown.
@@ -60,6 +60,13 @@ def running(engine: Engine, spec: ServeSpec, log_path: Path) -> Iterator[str]:
     url = f"http://127.0.0.1:{spec.port}"
     with GuardedProcess(f"engine {engine.id}", engine.command(spec), log_path, os.environ) as process:
         process.wait_until(lambda: _answers(url), engine.ready_timeout_s)
+        yield url, process
+
+
+@contextmanager
+def running(engine: Engine, spec: ServeSpec, log_path: Path) -> Iterator[str]:
+    """`serving`, for who needs the URL only."""
+    with serving(engine, spec, log_path) as (url, _):
         yield url
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from outrider.core.errors import InputError
 from outrider.core.files import read_json, read_jsonl
@@ -121,24 +121,14 @@ def gather(run: RunFolder) -> ReportData:
 
 
 def _result(run: RunFolder, name: str, result_type: type[R]) -> R | None:
-    path = run.path / f"{name}.json"
-    if not path.exists():
-        return None
-    try:
-        return run.result(name, result_type)
-    except (ValidationError, KeyError, TypeError) as error:
-        raise InputError(
-            f"the result of stage {name} is not one that this version writes",
-            evidence=f"{path}: {str(error).splitlines()[0]}",
-            fix="run the stage again with this version, or make the report with the version that wrote it",
-        ) from None
+    return run.result(name, result_type) if run.has(name) else None
 
 
 def _stage(run: RunFolder, name: str, result: BaseModel | None) -> StageReport:
     if result is None:
         return StageReport(name)
-    record = read_json(run.path / f"{name}.json", f"the result of stage {name}")
-    return describe(name, result, wall_s=_finite(record.get("wall_s")), inputs_digest=str(record.get("inputs_digest", "")))
+    record = run.record(name)
+    return describe(name, result, wall_s=_finite(record.wall_s), inputs_digest=record.inputs_digest)
 
 
 def _sets(results: StageResults) -> tuple[SetReport, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outrider.core.errors import InputError
 from outrider.core.http import Server
-from outrider.core.prompts import Conversation, num_sharing_ngrams, read_prompts
+from outrider.core.prompts import first_turns, num_sharing_ngrams, read_prompts
 from outrider.core.results import AnswerSet, OutputFile, SynthesizeResult
 from outrider.synthesize.answers import Sampling, answer_all
 from outrider.synthesize.self_prompt import self_prompts
@@ -61,11 +61,6 @@ async def synthesize(
         shared_ngrams={name: num_sharing_ngrams(asked, conversations) for name, asked in measured.items()},
         template_hash=target.template_hash,
     )
-
-
-def first_turns(conversations: Sequence[Conversation], number: int) -> list[Conversation]:
-    """The first `number` conversations, cut to their first turn: what a measurement asks."""
-    return [c.model_copy(update={"turns": c.turns[:1]}) for c in conversations[:number]]
 
 
 def _below(answers: AnswerSet, folder: str) -> AnswerSet:

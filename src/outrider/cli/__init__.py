@@ -1,0 +1,1 @@
+"""The command line: one file a command, each thin; what computes is imported when a command runs."""

@@ -1,0 +1,70 @@
+"""`outrider measure`: with and without the drafter."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def measure(
+    target: Annotated[Path, typer.Option(help="The target's folder.")],
+    prompts: Annotated[list[str], typer.Option(help="FILE or NAME=FILE; may be given several times, the workload first.")],
+    out: Annotated[Path, typer.Option(help="Folder for measure.json; a killed run continues in it.")],
+    drafter: Annotated[Path | None, typer.Option(help="The drafter's folder; both servers are then started.")] = None,
+    plain_server: Annotated[str | None, typer.Option(help="URL of a running server without a drafter.")] = None,
+    drafted_server: Annotated[str | None, typer.Option(help="URL of a running server with one.")] = None,
+    engine: str = "reference",
+    dtype: str = "float32",
+    num_prompts: int = 80,
+    num_speculative_tokens: Annotated[int, typer.Option("--num-speculative-tokens", "-k", help="Tokens proposed a step.")] = 3,
+    max_tokens: int = 256,
+    temperature: float = 0.0,
+    concurrency: int = 1,
+) -> None:
+    """Ask the same prompts with and without the drafter; acceptance, tokens/s and speedup with intervals."""
+    import asyncio
+    from contextlib import ExitStack
+
+    from rich.console import Console
+
+    from outrider.cli.choices import dtype_named, named_paths
+    from outrider.core.errors import InputError
+    from outrider.core.files import file_digest
+    from outrider.core.prompts import first_turns, read_prompts
+    from outrider.core.record import RunFolder
+    from outrider.core.results import MeasureResult
+    from outrider.engines.engine import ServeSpec
+    from outrider.engines.serving import engine_named, running
+    from outrider.measure.stage import DRAFTED, PLAIN, Arm, Terms
+    from outrider.measure.stage import measure as measure_arms
+    from outrider.report.gather import gather
+    from outrider.report.terminal import print_report
+    from outrider.targets.folder import TargetFolder
+
+    if (drafter is None) == (plain_server is None) or (plain_server is None) != (drafted_server is None):
+        raise InputError("measure needs two arms", fix="give --drafter, or both --plain-server and --drafted-server")
+    folder, plugin = TargetFolder.open(target), engine_named(engine)
+    sets = {name: first_turns(read_prompts(Path(path)), num_prompts) for name, path in named_paths(prompts).items()}
+    terms = Terms(max_tokens, temperature, concurrency, num_speculative_tokens)
+
+    def work(place: Path) -> MeasureResult:
+        with ExitStack() as servers:
+            arms = [Arm(PLAIN, plain_server or ""), Arm(DRAFTED, drafted_server or "")]
+            if drafter:
+                folders = ((PLAIN, None), (DRAFTED, drafter))
+                specs = [(name, ServeSpec(target, path, num_speculative_tokens, dtype, 0, concurrency)) for name, path in folders]
+                arms = [Arm(name, servers.enter_context(running(plugin, spec, place / f"{name}.log"))) for name, spec in specs]
+            return asyncio.run(measure_arms(plugin, arms, folder, sets, terms, place))
+
+    inputs = {
+        "target": folder.digest,
+        "drafter": file_digest(drafter / "model.safetensors") if drafter else [plain_server, drafted_server],
+        "engine": [engine, plugin.version(), dtype_named(dtype)],
+        "prompts": {name: file_digest(Path(path)) for name, path in named_paths(prompts).items()},
+        "terms": [max_tokens, temperature, concurrency, num_speculative_tokens, num_prompts],
+    }
+    run = RunFolder(out)
+    with run.locked():
+        run.stage("measure", inputs, MeasureResult, work)
+    print_report(gather(run), Console())
+    typer.echo(f"raw counters: {out / 'measure.json'}")

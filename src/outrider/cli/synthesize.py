@@ -1,0 +1,44 @@
+"""`outrider synthesize`: answers of a served target."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def synthesize(
+    target: Annotated[Path, typer.Option(help="The target's folder, for its tokenizer and chat template.")],
+    out: Annotated[Path, typer.Option(help="Folder for answers.jsonl; a killed run continues in it.")],
+    prompts: Annotated[list[Path] | None, typer.Option(help="A JSONL file of prompts; may be given several times.")] = None,
+    self_prompts: Annotated[int, typer.Option(help="User turns that the target writes itself.")] = 0,
+    server: Annotated[
+        str | None, typer.Option(help="URL of an OpenAI-compatible server; the reference engine is started if not given.")
+    ] = None,
+    max_tokens: int = 512,
+    temperature: float = 0.0,
+    concurrency: int = 32,
+    seed: int = 0,
+    dtype: Annotated[str, typer.Option(help="Of the target, in a reference engine that is started.")] = "bfloat16",
+) -> None:
+    """Let the target answer prompts, or prompts of its own."""
+    import asyncio
+    from contextlib import nullcontext
+
+    from outrider.engines.engine import ServeSpec
+    from outrider.engines.serving import engine_named, running
+    from outrider.synthesize.answers import Sampling
+    from outrider.synthesize.stage import Prompts
+    from outrider.synthesize.stage import synthesize as work
+    from outrider.targets.folder import TargetFolder
+
+    folder = TargetFolder.open(target)
+    spec = ServeSpec(target, None, 0, dtype, port=0, max_batch=concurrency)
+    started = nullcontext(server) if server else running(engine_named("reference"), spec, out / "server.log")
+    with started as url:
+        wanted = Prompts(prompts or [], None, self_prompts, {}, 0)
+        result = asyncio.run(work(url, folder, wanted, Sampling(max_tokens, temperature, concurrency, seed), max_tokens, out))
+    made = result.training
+    typer.echo(
+        f"{out / made.file.path}: {made.num_rows} rows, {made.num_answer_tokens} answer tokens, {made.num_distinct_answers} distinct, "
+        f"{made.num_finished} finished by themselves, {made.num_rejected_prompts} self-prompts left out"
+    )
