@@ -5,7 +5,7 @@ synthesize → extract → train → export → replay → measure → report
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from outrider.core.config import RunConfig
 from outrider.core.errors import InputError
 from outrider.core.files import file_digest, write_json
 from outrider.core.names import MANIFEST_FILE, STAGES
-from outrider.core.prompts import first_turns, read_prompts
+from outrider.core.prompts import Conversation, first_turns, num_sharing_ngrams, read_prompts
 from outrider.core.record import RunFolder
 from outrider.core.results import (
     Acceptance,
@@ -40,7 +40,7 @@ from outrider.measure.stage import DRAFTED, PLAIN, Arm, Terms, measure
 from outrider.report.stage import report
 from outrider.store.documents import Store
 from outrider.synthesize.answers import Sampling
-from outrider.synthesize.stage import Prompts, synthesize
+from outrider.synthesize.stage import Prompts, answer_measured, answer_training
 from outrider.targets.folder import TargetFolder
 from outrider.targets.model import TargetModel
 from outrider.targets.weights import embedding
@@ -83,10 +83,17 @@ class Pipeline:
         settings, measured, serving = self._config.synthesize, self._config.measure, self._config.engine
 
         def work(folder: Path) -> SynthesizeResult:
-            prompts = Prompts(settings.prompts, settings.num_prompts, settings.num_self_prompts, measured.prompts, measured.num_prompts)
             sampling = Sampling(settings.max_tokens, settings.temperature, settings.concurrency, settings.seed)
-            with running(self._engine, self._spec(None, settings.concurrency), folder / "server.log") as url:
-                return asyncio.run(synthesize(url, self._target, prompts, sampling, measured.max_tokens, folder))
+            greedy = Sampling(measured.max_tokens, temperature=0.0, concurrency=settings.concurrency)
+            prompts = Prompts(settings.prompts, settings.num_prompts, settings.num_self_prompts)
+            sets = self._measured_prompts()
+            with self._server(None, folder / "server.log", settings.concurrency, settings.dtype) as url:
+                training, asked = asyncio.run(answer_training(url, self._target, prompts, sampling, folder))
+            # what replay and the engine will say alike is answered in the precision that is measured
+            with self._server(None, folder / "server-measured.log", settings.concurrency) as url:
+                answers = asyncio.run(answer_measured(url, self._target, sets, greedy, folder))
+            shared = {name: num_sharing_ngrams(prompts, asked) for name, prompts in sets.items()}
+            return SynthesizeResult(training=training, measurement=answers, shared_ngrams=shared, template_hash=self._target.template_hash)
 
         inputs = {
             "target": self._target.digest,
@@ -181,17 +188,13 @@ class Pipeline:
             raise InputError("there is nothing to measure", fix="name prompt sets in [measure.prompts], the run's own workload first")
 
         def work(folder: Path) -> MeasureResult:
-            sets = {name: first_turns(read_prompts(path), settings.num_prompts) for name, path in settings.prompts.items()}
             terms = Terms(settings.max_tokens, settings.temperature, settings.concurrency, settings.num_speculative_tokens)
-            with ExitStack() as servers:
-                arms = [
-                    Arm(
-                        name,
-                        servers.enter_context(running(self._engine, self._spec(drafter, settings.concurrency), folder / f"{name}.log")),
-                    )
-                    for name, drafter in ((PLAIN, None), (DRAFTED, self._drafter_folder))
-                ]
-                return asyncio.run(measure(self._engine, arms, self._target, sets, terms, folder))
+            with (
+                self._server(None, folder / f"{PLAIN}.log", settings.concurrency) as plain,
+                self._server(self._drafter_folder, folder / f"{DRAFTED}.log", settings.concurrency) as drafted,
+            ):
+                arms = [Arm(PLAIN, plain), Arm(DRAFTED, drafted)]
+                return asyncio.run(measure(self._engine, arms, self._target, self._measured_prompts(), terms, folder))
 
         inputs = {
             "drafter": [exported.weights.sha256, exported.config.sha256],
@@ -211,9 +214,14 @@ class Pipeline:
     def _drafter_folder(self) -> Path:
         return self._run.path / "export" / "drafter"
 
-    def _spec(self, drafter: Path | None, max_batch: int) -> ServeSpec:
+    def _measured_prompts(self) -> dict[str, list[Conversation]]:
+        measured = self._config.measure
+        return {name: first_turns(read_prompts(path), measured.num_prompts) for name, path in measured.prompts.items()}
+
+    def _server(self, drafter: Path | None, log: Path, max_batch: int, dtype: str | None = None) -> AbstractContextManager[str]:
         serving, tokens = self._config.engine, self._config.measure.num_speculative_tokens
-        return ServeSpec(self._target.path, drafter, tokens, serving.dtype, port=0, max_batch=max_batch, threads=serving.threads)
+        spec = ServeSpec(self._target.path, drafter, tokens, dtype or serving.dtype, port=0, max_batch=max_batch, threads=serving.threads)
+        return running(self._engine, spec, log)
 
     def _stage(self, name: str, inputs: Mapping[str, Any], kind: type[R], work: Callable[[Path], R]) -> R:
         number = f"[{STAGES.index(name) + 1}/{len(STAGES)}] {name}"

@@ -27,17 +27,16 @@ def synthesize(
     from outrider.engines.engine import ServeSpec
     from outrider.engines.serving import engine_named, running
     from outrider.synthesize.answers import Sampling
-    from outrider.synthesize.stage import Prompts
-    from outrider.synthesize.stage import synthesize as work
+    from outrider.synthesize.stage import Prompts, answer_training
     from outrider.targets.folder import TargetFolder
 
     folder = TargetFolder.open(target)
     spec = ServeSpec(target, None, 0, dtype, port=0, max_batch=concurrency)
     started = nullcontext(server) if server else running(engine_named("reference"), spec, out / "server.log")
     with started as url:
-        wanted = Prompts(prompts or [], None, self_prompts, {}, 0)
-        result = asyncio.run(work(url, folder, wanted, Sampling(max_tokens, temperature, concurrency, seed), max_tokens, out))
-    made = result.training
+        wanted = Prompts(prompts or [], None, self_prompts)
+        sampling = Sampling(max_tokens, temperature, concurrency, seed)
+        made, _ = asyncio.run(answer_training(url, folder, wanted, sampling, out))
     typer.echo(
         f"{out / made.file.path}: {made.num_rows} rows, {made.num_answer_tokens} answer tokens, {made.num_distinct_answers} distinct, "
         f"{made.num_finished} finished by themselves, {made.num_rejected_prompts} self-prompts left out"

@@ -40,6 +40,7 @@ class SynthesizeSection(_Section):
     max_tokens: PositiveInt = 512
     temperature: Annotated[float, Field(ge=0)] = 0.0
     concurrency: PositiveInt = 32
+    dtype: Dtype = "bfloat16"
     seed: int = 0
 
 

