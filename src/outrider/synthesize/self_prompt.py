@@ -39,6 +39,8 @@ async def self_prompts(
 
     Resumable: finished ones are in `folder/self-prompts.partial.jsonl`.
     """
+    if not num_prompts:
+        return []
     folder.mkdir(parents=True, exist_ok=True)
     opening = opening_ids(target)
 

@@ -1,7 +1,6 @@
 """A target computed by transformers: logits, and the states that feed a drafter."""
 
 import inspect
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import Cache
+from transformers.utils import logging as transformers_logging
 
 from outrider.core.errors import InputError
 from outrider.targets.cpu import GROUPED_ATTENTION, use_few_rows_linear
@@ -43,7 +43,8 @@ class TargetModel:
     def __init__(self, folder: TargetFolder, dtype: torch.dtype, device: torch.device, aux_layers: Sequence[int] = ()) -> None:
         self.folder, self.device, self.dtype = folder, device, dtype
         self.aux_layers = tuple(aux_layers)
-        logging.getLogger("transformers").setLevel(logging.ERROR)
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 folder.path, dtype=dtype, local_files_only=True, attn_implementation=GROUPED_ATTENTION if device.type == "cpu" else "sdpa"

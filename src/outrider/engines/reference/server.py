@@ -3,11 +3,12 @@
 import argparse
 import asyncio
 import json
+import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -81,16 +82,10 @@ class Api:
             Route("/v1/completions", self._completions, methods=["POST"]),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
         ]
-        return Starlette(routes=routes, lifespan=self._lifespan)
-
-    @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        self._worker.start()
-        yield
-        self._worker.stop()
+        return Starlette(routes=routes)
 
     async def _health(self, _: HttpRequest) -> Response:
-        return Response(status_code=200 if self._worker.is_alive else 503)
+        return Response(status_code=200 if self._worker.is_running else 503)
 
     async def _metrics(self, _: HttpRequest) -> Response:
         return Response(generate_latest(self._worker.registry), media_type=CONTENT_TYPE_LATEST)
@@ -260,8 +255,28 @@ def main() -> int:
         print("\n".join(error.lines()), file=sys.stderr)
         return error.exit_code
     worker = Worker(target, drafter, args.num_speculative_tokens, args.max_batch)
-    uvicorn.run(Api(worker, folder).app(), host="127.0.0.1", port=args.port, log_level="warning", timeout_graceful_shutdown=1)
-    return 0
+    return _serve(worker, Api(worker, folder).app(), args.port)
+
+
+def _serve(worker: Worker, app: Starlette, port: int) -> int:
+    """Compute in this thread and talk HTTP in another, until a signal or the end of either."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+
+    def talk() -> None:
+        try:
+            server.run()
+        finally:
+            worker.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.stop())
+    talking = threading.Thread(target=talk, name="http", daemon=True)
+    talking.start()
+    worker.run()
+    server.should_exit = True
+    talking.join(timeout=5)
+    return 0 if server.started else 1
 
 
 if __name__ == "__main__":

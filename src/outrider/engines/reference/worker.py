@@ -1,4 +1,7 @@
-"""The one thread that computes: takes requests from a queue, batches them, hands tokens back to the event loop."""
+"""What computes: takes requests from a queue, batches them, hands tokens back to the event loop.
+
+It runs in the process's main thread: torch's CPU kernels were seen to take twice as long in any other.
+"""
 
 import asyncio
 import queue
@@ -80,7 +83,7 @@ class Worker:
         self._target, self._drafter, self._num_tokens, self._max_batch = target, drafter, num_tokens, max_batch
         self._waiting: queue.Queue[Answer] = queue.Queue()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reference-worker", daemon=True)
+        self.is_running = False
         self.registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -96,17 +99,9 @@ class Worker:
         for position in range(num_tokens if drafter else 0):
             self._accepted_at.labels(position=str(position))
 
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        self._thread.start()
-
     def stop(self) -> None:
-        """End after the step in progress."""
+        """Let `run` end after the step in progress; from any thread, or a signal's handler."""
         self._stopping.set()
-        self._thread.join(timeout=10)
 
     def submit(self, request: Request, *, in_pieces: bool) -> Answer:
         """Queue a request; called in the event loop."""
@@ -115,7 +110,9 @@ class Worker:
         self._waiting.put(answer)
         return answer
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Compute answers until `stop`."""
+        self.is_running = True
         with torch.inference_mode():
             while not self._stopping.is_set():
                 first = self._next(wait=True)
@@ -125,6 +122,7 @@ class Worker:
                     self._speculate(first, self._drafter)
                 else:
                     self._decode_batch(first)
+        self.is_running = False
         while not self._waiting.empty():
             self._end(self._waiting.get_nowait())
 
