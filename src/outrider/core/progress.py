@@ -25,6 +25,7 @@ class Track:
         self._label, self._total, self._unit = label, total, unit
         self._done = self._done_before = done
         self._note = ""
+        self._printed = -1
         self._started = self._last_line = time.monotonic()
         self._bar: Progress | None = None
         console = Console(stderr=True)
@@ -43,7 +44,7 @@ class Track:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar:
             self._bar.stop()
-        elif kind is None:
+        elif kind is None and self._printed != self._done:
             self._print_line()
 
     def advance(self, units: int = 1, note: str = "") -> None:
@@ -57,6 +58,7 @@ class Track:
 
     def _print_line(self) -> None:
         now = self._last_line = time.monotonic()
+        self._printed = self._done
         rate = (self._done - self._done_before) / max(now - self._started, 1e-9)
         left = f", {(self._total - self._done) / rate:.0f} s left" if rate > 0 and self._done < self._total else ""
         note = f"  {self._note}" if self._note else ""

@@ -123,9 +123,10 @@ class Trainer:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         loss, figures = self._loss(documents)
-        if not math.isfinite(float(loss)):
+        value = float(loss.detach())
+        if not math.isfinite(value):
             raise InputError(
-                f"training diverged at step {self._progress.step}: the loss is {float(loss)}",
+                f"training diverged at step {self._progress.step}: the loss is {value}",
                 evidence=f"learning rate {rate:.2g}",
                 effect="nothing after the last checkpoint is kept",
                 fix="lower train.learning_rate, or look at the data of this step",
@@ -138,7 +139,7 @@ class Trainer:
         self._progress = _Progress(self._progress.step + 1, self._progress.num_trained_tokens + num_tokens)
         return {
             "step": self._progress.step,
-            "loss": float(loss),
+            "loss": value,
             "learning_rate": rate,
             "gradient_norm": float(norm),
             "num_tokens": num_tokens,
