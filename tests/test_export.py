@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from builders import TINY_AUX_LAYERS, random_drafter, write_tiny_target
 from outrider.core.errors import FindingFailed, InputError
-from outrider.drafters.eagle3 import Eagle3Drafter, default_aux_layers
+from outrider.drafters.eagle3 import Eagle3Drafter
 from outrider.export.contracts import RULES, Rule, Wish, parse_engines, sglang_aux_layers
 from outrider.export.stage import compare, export
 from outrider.formats import llama_eagle3
@@ -19,14 +19,17 @@ from outrider.formats.training import TrainingCheckpoint, save_training
 from outrider.targets import deepseek, llama
 from outrider.targets.folder import TargetFolder
 
-_DEFAULT = Wish((2, 16, 29), (2, 16, 29), "midlayer", llama.TARGET)
+_DEFAULT = Wish((2, 16, 29), 32, "midlayer", llama.TARGET)
 _OWN_LAYERS = replace(_DEFAULT, aux_layers=(3, 16, 29))
 _EMBEDDINGS = replace(_DEFAULT, aux_layers=(0, 16, 29))
+_LAST = replace(_DEFAULT, aux_layers=(2, 16, 32))
 _LAYERS_0 = replace(_DEFAULT, layer_names="layers.0")
 
 
 def _deepseek(*layers: int) -> Wish:
-    return Wish(layers, layers, "midlayer", deepseek.TARGET)
+    """A target of such a depth that its default layers are the given ones, where that can be."""
+    depth = layers[-1] + 3
+    return Wish(layers, depth, "midlayer", deepseek.TARGET)
 
 
 # for each rule, in its order: who runs into it with which wish, a version that does not, and a wish that does not (None: all do)
@@ -34,6 +37,7 @@ _CASES: tuple[tuple[str, str, Wish, Wish | None], ...] = (
     ("vllm==0.10.1", "vllm==0.10.2", _DEFAULT, None),
     ("vllm==0.11.0", "vllm==0.11.1", _OWN_LAYERS, _DEFAULT),
     ("vllm==0.17.1", "vllm==0.18.0", _EMBEDDINGS, _OWN_LAYERS),
+    ("vllm==0.17.1", "vllm==0.18.0", _LAST, _OWN_LAYERS),
     ("sglang==0.5.11", "sglang==0.5.12", _LAYERS_0, _DEFAULT),
     ("sglang==0.5.10", "sglang==0.5.11", _OWN_LAYERS, _DEFAULT),
     ("sglang==0.5.16", "vllm==0.25.0", _EMBEDDINGS, _DEFAULT),
@@ -185,7 +189,7 @@ def test_a_checkpoint_of_another_target_is_refused(tiny_target: TargetFolder, tm
 
 def test_what_an_engine_cannot_take_writes_nothing(tiny_target: TargetFolder, tmp_path: Path) -> None:
     checkpoint = _checkpoint(tmp_path, tiny_target, random_drafter(tiny_target))
-    assert default_aux_layers(tiny_target.num_layers) != TINY_AUX_LAYERS
+    assert TINY_AUX_LAYERS != (2, 3, 3)  # what that vLLM would capture of six layers, whatever the config says
     with pytest.raises(InputError, match=r"cannot be exported for vllm==0\.11\.0"):
         export(checkpoint, tiny_target, tmp_path / "drafter", "midlayer", "float32", ("vllm==0.11.0",))
     assert not (tmp_path / "drafter").exists()

@@ -29,12 +29,12 @@ from outrider.core.results import (
     TrainResult,
 )
 from outrider.drafters.eagle3 import DRAFTER, Eagle3Drafter
+from outrider.drafters.loading import load_drafter
 from outrider.drafters.replay import replay
 from outrider.engines.engine import ServeSpec
 from outrider.engines.serving import engine_named, running
 from outrider.export.stage import export
 from outrider.extract.stage import Capture, extract
-from outrider.formats import llama_eagle3
 from outrider.formats.safetensors_file import SINGLE_FILE
 from outrider.measure.stage import DRAFTED, PLAIN, Arm, Terms, measure
 from outrider.report.stage import report
@@ -43,7 +43,6 @@ from outrider.synthesize.answers import Sampling
 from outrider.synthesize.stage import Prompts, answer_measured, answer_training
 from outrider.targets.folder import TargetFolder
 from outrider.targets.model import TargetModel
-from outrider.targets.weights import embedding
 from outrider.train.trainer import train
 
 R = TypeVar("R", bound=Frozen)
@@ -232,11 +231,6 @@ class Pipeline:
 
     def _result(self, name: str, kind: type[R]) -> R:
         return self._run.result(name, kind)
-
-
-def load_drafter(folder: Path, target: TargetFolder) -> Eagle3Drafter:
-    """An exported drafter beside its target's embedding, float32."""
-    return Eagle3Drafter.from_checkpoint(llama_eagle3.FORMAT.read(folder), embedding(target)).eval()
 
 
 def replay_store(drafter: Eagle3Drafter, store: Store, target: TargetFolder, num_tokens: int, max_tokens: int) -> Acceptance:

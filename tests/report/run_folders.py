@@ -104,6 +104,7 @@ def full_results(first_set: str = "workload", second_set: str = "outside") -> di
     def store(path: str, documents: int) -> StoreSummary:
         return StoreSummary(
             manifest=file(path, 4096),
+            shards=(),
             num_documents=documents,
             num_tokens=documents * 290,
             num_supervised_tokens=documents * 214,

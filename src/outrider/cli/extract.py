@@ -13,9 +13,9 @@ def extract(
     aux_layers: Annotated[str, typer.Option(help="Layers run, e.g. 2,15,27; the algorithm's default if not given.")] = "",
     dtype: Annotated[str, typer.Option(help="Of the stored states.")] = "bfloat16",
     compute_dtype: Annotated[str, typer.Option(help="Of the target.")] = "bfloat16",
-    max_length: int = 2048,
-    batch_tokens: int = 4096,
-    shard_tokens: int = 65536,
+    max_length: Annotated[int, typer.Option(min=2, help="Longer documents are cut.")] = 2048,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Padded tokens of one pass.")] = 4096,
+    shard_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one file of the store.")] = 65536,
 ) -> None:
     """Capture the target's states for every token of the answers."""
     import torch

@@ -15,11 +15,11 @@ def measure(
     drafted_server: Annotated[str | None, typer.Option(help="URL of a running server with one.")] = None,
     engine: str = "reference",
     dtype: str = "float32",
-    num_prompts: int = 80,
-    num_speculative_tokens: Annotated[int, typer.Option("--num-speculative-tokens", "-k", help="Tokens proposed a step.")] = 3,
-    max_tokens: int = 256,
-    temperature: float = 0.0,
-    concurrency: int = 1,
+    num_prompts: Annotated[int, typer.Option(min=1, help="Of each file.")] = 80,
+    num_speculative_tokens: Annotated[int, typer.Option("--num-speculative-tokens", "-k", min=1, help="Tokens proposed a step.")] = 3,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    temperature: Annotated[float, typer.Option(min=0)] = 0.0,
+    concurrency: Annotated[int, typer.Option(min=1)] = 1,
 ) -> None:
     """Ask the same prompts with and without the drafter; acceptance, tokens/s and speedup with intervals."""
     import asyncio

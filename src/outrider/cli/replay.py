@@ -10,11 +10,12 @@ def replay(
     target: Annotated[Path, typer.Option(help="The target's folder.")],
     drafter: Annotated[Path, typer.Option(help="The drafter's folder.")],
     store: Annotated[Path, typer.Option(help="A store of the target's greedy answers.")],
-    num_speculative_tokens: Annotated[int, typer.Option("--num-speculative-tokens", "-k", help="Tokens proposed a step.")] = 3,
-    max_tokens: Annotated[int, typer.Option(help="The token limit the answers were made with.")] = 512,
+    num_speculative_tokens: Annotated[int, typer.Option("--num-speculative-tokens", "-k", min=1, help="Tokens proposed a step.")] = 3,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The token limit the answers were made with.")] = 512,
 ) -> None:
     """Acceptance from stored states and the target's own tokens."""
-    from outrider.pipeline import load_drafter, replay_store
+    from outrider.drafters.loading import load_drafter
+    from outrider.pipeline import replay_store
     from outrider.store.documents import Store
     from outrider.targets.folder import TargetFolder
 

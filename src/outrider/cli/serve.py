@@ -9,11 +9,11 @@ import typer
 def serve(
     target: Annotated[Path, typer.Option(help="The target's folder.")],
     drafter: Annotated[Path | None, typer.Option(help="The drafter's folder; plain decoding if not given.")] = None,
-    num_speculative_tokens: Annotated[int, typer.Option("--num-speculative-tokens", "-k", help="Tokens proposed a step.")] = 3,
+    num_speculative_tokens: Annotated[int, typer.Option("--num-speculative-tokens", "-k", min=1, help="Tokens proposed a step.")] = 3,
     engine: str = "reference",
     dtype: str = "bfloat16",
     port: int = 8000,
-    max_batch: int = 32,
+    max_batch: Annotated[int, typer.Option(min=1)] = 32,
     log: Annotated[Path, typer.Option(help="The engine's log.")] = Path("server.log"),
 ) -> None:
     """Serve a target on loopback, OpenAI-compatible, with a drafter beside it; Ctrl-C ends it."""

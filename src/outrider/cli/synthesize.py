@@ -10,13 +10,13 @@ def synthesize(
     target: Annotated[Path, typer.Option(help="The target's folder, for its tokenizer and chat template.")],
     out: Annotated[Path, typer.Option(help="Folder for answers.jsonl; a killed run continues in it.")],
     prompts: Annotated[list[Path] | None, typer.Option(help="A JSONL file of prompts; may be given several times.")] = None,
-    self_prompts: Annotated[int, typer.Option(help="User turns that the target writes itself.")] = 0,
+    self_prompts: Annotated[int, typer.Option(min=0, help="User turns that the target writes itself.")] = 0,
     server: Annotated[
         str | None, typer.Option(help="URL of an OpenAI-compatible server; the reference engine is started if not given.")
     ] = None,
-    max_tokens: int = 512,
-    temperature: float = 0.0,
-    concurrency: int = 32,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 512,
+    temperature: Annotated[float, typer.Option(min=0)] = 0.0,
+    concurrency: Annotated[int, typer.Option(min=1)] = 32,
     seed: int = 0,
     dtype: Annotated[str, typer.Option(help="Of the target, in a reference engine that is started.")] = "bfloat16",
 ) -> None:
@@ -24,6 +24,7 @@ def synthesize(
     import asyncio
     from contextlib import nullcontext
 
+    from outrider.cli.choices import dtype_named
     from outrider.engines.engine import ServeSpec
     from outrider.engines.serving import engine_named, running
     from outrider.synthesize.answers import Sampling
@@ -31,7 +32,7 @@ def synthesize(
     from outrider.targets.folder import TargetFolder
 
     folder = TargetFolder.open(target)
-    spec = ServeSpec(target, None, 0, dtype, port=0, max_batch=concurrency)
+    spec = ServeSpec(target, None, 0, dtype_named(dtype), port=0, max_batch=concurrency)
     started = nullcontext(server) if server else running(engine_named("reference"), spec, out / "server.log")
     with started as url:
         wanted = Prompts(prompts or [], None, self_prompts)

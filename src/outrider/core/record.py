@@ -48,7 +48,6 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -57,6 +56,7 @@ class RunFolder:
         Raises:
             InputError: another process works in this run folder.
         """
+        self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,20 +150,25 @@ class RunFolder:
         return result if all(_is_whole(self.path / name / file.path, file) for file in _output_files(result)) else None
 
     def _folder(self, name: str, digest: str, inputs: dict[str, Any]) -> Path:
-        """The stage's folder: kept if it was made from the same inputs, else moved aside."""
+        """The stage's folder: kept if it was made from the same inputs; else it and its result are moved aside."""
         folder = self.path / name
         record = folder / "inputs.json"
         if record.exists():
-            old = read_json(record, f"the inputs of stage {name}").get("digest")
+            old = str(read_json(record, f"the inputs of stage {name}").get("digest"))
             if old != digest:
-                aside = self.path / "superseded" / f"{name}-{str(old)[:12]}"
-                aside.parent.mkdir(exist_ok=True)
-                while aside.exists():
-                    aside = aside.with_name(aside.name + "+")
-                folder.rename(aside)
-        folder.mkdir(exist_ok=True)
+                self._move_aside(folder, f"{name}-{old[:12]}")
+        if self.has(name) and self.record(name).inputs_digest != digest:
+            self._move_aside(self.path / f"{name}.json", f"{name}-{self.record(name).inputs_digest[:12]}.json")
+        folder.mkdir(parents=True, exist_ok=True)
         write_json(record, {"digest": digest, "inputs": inputs})
         return folder
+
+    def _move_aside(self, path: Path, name: str) -> None:
+        aside = self.path / "superseded" / name
+        aside.parent.mkdir(exist_ok=True)
+        while aside.exists():
+            aside = aside.with_name("again-" + aside.name)
+        path.rename(aside)
 
 
 def output_file(path: Path, relative_to: Path) -> OutputFile:

@@ -138,6 +138,7 @@ class StoreSummary(Frozen):
     """One store of hidden states."""
 
     manifest: OutputFile
+    shards: tuple[OutputFile, ...]
     num_documents: int
     num_tokens: int
     num_supervised_tokens: int

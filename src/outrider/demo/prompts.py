@@ -13,7 +13,7 @@ _FORMS = (
     "Write a short email to {person} about {matter}.",
     "Draft a polite email to {person} regarding {matter}.",
     "Please email {person} about {matter}.",
-    "Compose a brief work email: to {person}, subject {matter}.",
+    "Email {person} briefly about {matter}.",
 )
 
 _TRAINING_PERSONS = (

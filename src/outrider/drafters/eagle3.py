@@ -292,8 +292,15 @@ class ChainDrafter:
 
 
 def default_aux_layers(num_layers: int) -> tuple[int, ...]:
-    """An early, a middle and a late layer, as the paper and every engine's default: 2, L / 2, L - 3 (layers run)."""
-    return (2, num_layers // 2, num_layers - 3)
+    """An early, a middle and a late layer (layers run): 2, L / 2, L - 3, as the paper and every engine's default.
+
+    Below 7 layers those coincide, which engines take for fewer than three; three different ones are given then.
+    """
+    if num_layers >= 7:
+        return (2, num_layers // 2, num_layers - 3)
+    if num_layers >= 4:
+        return (1, num_layers // 2, num_layers - 1)
+    return tuple(range(max(0, num_layers - 2), num_layers + 1))
 
 
 DRAFTER = Algorithm(id="eagle3", default_aux_layers=default_aux_layers)

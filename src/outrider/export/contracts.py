@@ -56,7 +56,7 @@ class Wish:
     """What the folder is to say."""
 
     aux_layers: tuple[int, ...]
-    default_aux_layers: tuple[int, ...]
+    num_layers: int
     layer_names: str
     family: TargetFamily
 
@@ -80,7 +80,8 @@ class Rule:
 
 
 def _has_own_layers(wish: Wish) -> bool:
-    return wish.aux_layers != wish.default_aux_layers
+    """vLLM's and SGLang's own default is 2, L / 2, L - 3 at any depth."""
+    return wish.aux_layers != (2, wish.num_layers // 2, wish.num_layers - 3)
 
 
 RULES = (
@@ -91,6 +92,8 @@ RULES = (
          "vLLM 0.11.1 or later, or train on the default layers"),
     # before 0.18.0 the loop tests `idx in layers` before each layer: the last boundary is never reached, 0 raises
     Rule("vllm", "<0.18.0", lambda w: 0 in w.aux_layers, "aux layer 0 raises there", "vLLM 0.18.0 or later, or other layers"),
+    Rule("vllm", "<0.18.0", lambda w: w.num_layers in w.aux_layers, "the state after the last layer is never captured there",
+         "vLLM 0.18.0 or later, or other layers"),
     # models/llama_eagle3.py: midlayer is renamed from 0.5.12 on; sglang#24663
     Rule("sglang", "<0.5.12", lambda w: w.layer_names == "layers.0", "tensors named layers.0.* are skipped there without a word",
          'layer_names = "midlayer", or SGLang 0.5.12 or later'),

@@ -10,7 +10,6 @@ from outrider.core.files import write_json
 from outrider.core.names import TRAINING_RECORD_FILE
 from outrider.core.record import output_file
 from outrider.core.results import ExportResult
-from outrider.drafters.eagle3 import default_aux_layers
 from outrider.export.contracts import Wish, parse_engines, sglang_aux_layers
 from outrider.formats import llama_eagle3
 from outrider.formats.checkpoint import DrafterCheckpoint
@@ -37,7 +36,7 @@ def export(checkpoint: Path, target: TargetFolder, folder: Path, layer_names: st
             "the drafter was trained for another target", evidence=f"{checkpoint}; {target.path}", fix="name the target it was trained for"
         )
     named = parse_engines(tuple(engines))
-    wish = Wish(trained.drafter.config.aux_layers, default_aux_layers(target.num_layers), layer_names, target.family)
+    wish = Wish(trained.drafter.config.aux_layers, target.num_layers, layer_names, target.family)
     nested = sglang_aux_layers(wish, named)
     torch_dtype = getattr(torch, dtype)
     llama_eagle3.FORMAT.write(trained.drafter, folder, {"layer_names": layer_names, "dtype": torch_dtype, "sglang_aux_layers": nested})

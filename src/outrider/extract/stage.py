@@ -1,23 +1,26 @@
 """The stage: one store from one file of answers; resumable by shard."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from outrider.core.errors import InputError
 from outrider.core.files import file_digest, read_jsonl
 from outrider.core.names import MANIFEST_FILE
 from outrider.core.progress import Track
 from outrider.core.record import output_file
-from outrider.core.results import StoreSummary
+from outrider.core.results import OutputFile, StoreSummary
 from outrider.store.documents import Document, StoreWriter
 from outrider.store.manifest import Manifest, bytes_per_token
 from outrider.targets.model import TargetModel
 
 _WINDOW_DOCUMENTS = 64
+_SCORED_POSITIONS = 512
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ def read_answers(path: Path) -> list[TokenRow]:
             raise InputError(
                 "an answers row lacks a part", evidence=f"{path}:{number}: {error!r}", fix="make it with `outrider synthesize`"
             ) from None
-        if len(found.input_ids) != len(found.loss_mask):
+        if not found.input_ids or len(found.input_ids) != len(found.loss_mask):
             raise InputError(
                 "an answers row has a mask of another length than its ids",
                 evidence=f"{path}:{number}: {len(found.input_ids)} ids, {len(found.loss_mask)} in the mask",
@@ -86,6 +89,13 @@ def extract(label: str, model: TargetModel, answers: Path, folder: Path, capture
     """
     rows = read_answers(answers)
     target = model.folder
+    outside = next((row for row in rows if not 0 <= min(row.input_ids) <= max(row.input_ids) < target.vocab_size), None)
+    if outside:
+        raise InputError(
+            "the answers hold token ids that the target does not have",
+            evidence=f"{answers}: row {outside.id}; the vocabulary has {target.vocab_size} tokens",
+            fix="synthesize again with this target",
+        )
     foreign = next((row for row in rows if row.template_hash != target.template_hash), None)
     if foreign:
         raise InputError(
@@ -105,17 +115,20 @@ def extract(label: str, model: TargetModel, answers: Path, folder: Path, capture
     )
     writer = StoreWriter(folder, header, capture.shard_tokens)
     if not writer.manifest.is_complete:
-        todo = [row for row in rows if row.id not in writer.finished_ids]
-        _require_room(folder, todo, header, capture)
+        finished = writer.finished_ids
+        _require_room(folder, [row for row in rows if row.id not in finished], header, capture)
         num_tokens = sum(min(len(row.input_ids), capture.max_length) for row in rows)
         with Track(label, num_tokens, "tokens", done=writer.manifest.num_tokens) as track:
-            for document in _documents(model, todo, capture):
+            for document in _documents(model, rows, finished, capture):
                 writer.add(document)
                 track.advance(len(document))
         writer.finish()
     manifest = writer.manifest
     return StoreSummary(
         manifest=output_file(folder / MANIFEST_FILE, folder.parent),
+        shards=tuple(
+            OutputFile(path=f"{folder.name}/{shard.file}", num_bytes=shard.num_bytes, sha256=shard.sha256) for shard in manifest.shards
+        ),
         num_documents=manifest.num_documents,
         num_tokens=manifest.num_tokens,
         num_supervised_tokens=manifest.num_supervised_tokens,
@@ -137,15 +150,18 @@ def _require_room(folder: Path, rows: Sequence[TokenRow], header: Manifest, capt
         )
 
 
-def _documents(model: TargetModel, rows: Sequence[TokenRow], capture: Capture) -> Iterator[Document]:
-    """Documents in the order of the rows; within a window, rows of like length share a pass."""
+def _documents(model: TargetModel, rows: Sequence[TokenRow], finished: Collection[str], capture: Capture) -> Iterator[Document]:
+    """Documents that are not finished, in the order of the rows; within a window, rows of like length share a pass.
+
+    Passes are cut from all rows, whatever is finished: a row's neighbours, and so its rounding, are always the same.
+    """
     for start in range(0, len(rows), _WINDOW_DOCUMENTS):
         window = rows[start : start + _WINDOW_DOCUMENTS]
         made: dict[str, Document] = {}
         for batch in _batches(window, capture):
-            for document in _captured(model, batch, capture):
-                made[document.id] = document
-        yield from (made[row.id] for row in window)
+            if not all(row.id in finished for row in batch):
+                made.update({document.id: document for document in _captured(model, batch, capture)})
+        yield from (made[row.id] for row in window if row.id not in finished)
 
 
 def _batches(rows: Sequence[TokenRow], capture: Capture) -> Iterator[list[TokenRow]]:
@@ -169,13 +185,23 @@ def _captured(model: TargetModel, rows: Sequence[TokenRow], capture: Capture) ->
     states = model.states(padded)
     for i, (row, own) in enumerate(zip(rows, ids, strict=True)):
         last = states.last[i, : len(own)]
-        scores = model.logits(last).float()
+        best, logsumexp = _of_scores(model, last)
         yield Document(
             id=row.id,
             input_ids=own.to(torch.int32),
             loss_mask=torch.tensor(row.loss_mask[: len(own)], dtype=torch.bool),
             aux=states.aux[i, : len(own)].to("cpu", dtype).contiguous(),
             last=last.to("cpu", dtype).contiguous(),
-            argmax=scores.argmax(-1).to("cpu", torch.int32),
-            logsumexp=scores.logsumexp(-1).cpu(),
+            argmax=best,
+            logsumexp=logsumexp,
         )
+
+
+def _of_scores(model: TargetModel, last: Float[Tensor, "T H"]) -> tuple[Int[Tensor, "T"], Float[Tensor, "T"]]:
+    """The best next token and the log-sum-exp of all scores at each position, a part of the [T, V] scores at a time."""
+    best, logsumexp = [], []
+    for some in torch.split(last, _SCORED_POSITIONS):
+        scores = model.logits(some).float()
+        best.append(scores.argmax(-1))
+        logsumexp.append(scores.logsumexp(-1))
+    return torch.cat(best).to("cpu", torch.int32), torch.cat(logsumexp).cpu()

@@ -8,7 +8,6 @@ Conventions of this border, and only here:
   which SGLang adds its shift.
 """
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from outrider.core.errors import InputError
-from outrider.core.files import read_json
+from outrider.core.files import read_json, write_atomically, write_json
 from outrider.formats.checkpoint import DrafterCheckpoint, DrafterConfig, Format
 from outrider.formats.safetensors_file import SINGLE_FILE, read_folder_headers
 
@@ -184,12 +183,15 @@ def _write(checkpoint: DrafterCheckpoint, folder: Path, options: dict[str, Any])
         ids = checkpoint.draft_vocab.to("cpu", torch.int64)
         tensors["d2t"] = ids - torch.arange(len(ids))
         tensors["t2d"] = torch.zeros(checkpoint.config.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
+    config = config_json(checkpoint.config, options["dtype"], options["sglang_aux_layers"])
     aside = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    save_file(tensors, aside / SINGLE_FILE, metadata={"format": "pt"})
-    config = config_json(checkpoint.config, options["dtype"], options["sglang_aux_layers"])
-    (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    try:
+        write_atomically(aside / SINGLE_FILE, save(tensors, metadata={"format": "pt"}))
+        write_json(aside / "config.json", config)
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
     shutil.rmtree(folder, ignore_errors=True)
     aside.rename(folder)
 

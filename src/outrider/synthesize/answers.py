@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outrider.core.errors import EngineFailed
+from outrider.core.errors import OutriderError
 from outrider.core.files import write_atomically
 from outrider.core.http import Completion, Question, Server
 from outrider.core.journal import Journal
@@ -62,8 +62,14 @@ async def gather_rows(label: str, journal: Journal, todo: Sequence[Work], concur
                 for name, make in todo:
                     if name not in done:
                         group.create_task(one(name, make))
-        except* EngineFailed as failures:
-            raise failures.exceptions[0] from None
+        except* (OutriderError, OSError) as failures:
+            raise _first(failures) from None
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """One of the failures of a group: the others were cancelled or say the same."""
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def answer_all(

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def _from_gguf(source: Path, folder: Path) -> None:
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
         model = transformers.AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32, **unpacked)
-    except (ValueError, KeyError, IndexError, EOFError, NotImplementedError) as error:
+    except (ValueError, KeyError, IndexError, EOFError, NotImplementedError, struct.error) as error:
         raise InputError(
             f"{source.name} cannot be read as GGUF", evidence=f"{source}: {error}", fix="fetch it again, or use another file"
         ) from None

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from outrider.core.errors import InputError
 from outrider.drafters.eagle3 import Eagle3Drafter
+from outrider.drafters.loading import load_drafter
 from outrider.formats import llama_eagle3
 from outrider.formats.checkpoint import DrafterConfig
 from outrider.store.manifest import Manifest
@@ -66,18 +67,12 @@ def warm(folder: Path, target: TargetFolder, manifest: Manifest) -> Eagle3Drafte
     Raises:
         InputError: it is for another target, or was fed from other layers than the store holds.
     """
-    checkpoint = llama_eagle3.FORMAT.read(folder)
-    config = checkpoint.config
-    if (config.target_hidden_size, config.vocab_size) != (target.hidden_size, target.vocab_size):
-        raise InputError(
-            "the drafter to start from is for another target",
-            evidence=f"{folder}: hidden {config.target_hidden_size}, vocabulary {config.vocab_size}; "
-            f"target: {target.hidden_size}, {target.vocab_size}",
-        )
-    if config.aux_layers != manifest.aux_layers:
+    drafter = load_drafter(folder, target)
+    fed_from = drafter.config.aux_layers
+    if fed_from != manifest.aux_layers:
         raise InputError(
             "the drafter to start from was fed from other layers than the store holds",
-            evidence=f"{folder}: {list(config.aux_layers)}; store: {list(manifest.aux_layers)}",
-            fix=f"set extract.aux_layers = {list(config.aux_layers)} and extract again",
+            evidence=f"{folder}: {list(fed_from)}; store: {list(manifest.aux_layers)}",
+            fix=f"set extract.aux_layers = {list(fed_from)} and extract again",
         )
-    return Eagle3Drafter.from_checkpoint(checkpoint, embedding(target))
+    return drafter.train()

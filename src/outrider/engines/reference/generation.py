@@ -8,16 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from outrider.core.errors import InputError
 from outrider.core.results import Acceptance
 from outrider.drafters.eagle3 import ChainDrafter, Eagle3Drafter
+from outrider.drafters.loading import load_drafter
 from outrider.engines.reference.cache import GrowingCache
 from outrider.engines.reference.sampling import Request, Sampler
-from outrider.formats import llama_eagle3
 from outrider.targets.cpu import use_few_rows_linear
 from outrider.targets.folder import TargetFolder
 from outrider.targets.model import TargetModel
-from outrider.targets.weights import embedding
 
 
 def load_pair(
@@ -30,17 +28,9 @@ def load_pair(
     """
     if drafter is None:
         return TargetModel(target, dtype, device), None
-    checkpoint = llama_eagle3.FORMAT.read(drafter)
-    config = checkpoint.config
-    if (config.target_hidden_size, config.vocab_size) != (target.hidden_size, target.vocab_size):
-        raise InputError(
-            "the drafter is for another target",
-            evidence=f"drafter: hidden {config.target_hidden_size}, vocabulary {config.vocab_size}; "
-            f"target: {target.hidden_size}, {target.vocab_size}",
-            fix="serve it beside the target it was trained for",
-        )
-    model = TargetModel(target, dtype, device, config.aux_layers)
-    loaded = Eagle3Drafter.from_checkpoint(checkpoint, embedding(target)).to(device, dtype).eval()
+    loaded = load_drafter(drafter, target)
+    model = TargetModel(target, dtype, device, loaded.config.aux_layers)
+    loaded = loaded.to(device, dtype)
     use_few_rows_linear(loaded)
     return model, loaded
 

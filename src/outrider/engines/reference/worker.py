@@ -140,6 +140,7 @@ class Worker:
         try:
             for tokens, counts in speculate(self._target, drafter, answer.row, self._num_tokens):
                 self._count(len(tokens), counts)  # before the tokens leave: who has the answer can read its counts
+                self._requests.inc(answer.row.finish_reason is not None)
                 answer.send_new()
                 if self._stopping.is_set():
                     break
@@ -176,13 +177,12 @@ class Worker:
 
     def _end(self, answer: Answer) -> None:
         self._running.dec()
-        if answer.row.finish_reason:
-            self._requests.inc()
-        else:
+        if answer.row.finish_reason is None:
             answer.end_cancelled()
 
     def _hand_out(self, rows: list[Running]) -> None:
         self._generated.inc(len(rows))
+        self._requests.inc(sum(row.finish_reason is not None for row in rows))
         for row in rows:
             self._answer_of(row).send_new()
 
