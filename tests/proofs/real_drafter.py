@@ -43,9 +43,10 @@ def main(out_folder: Path) -> None:
     assert speedup is not None
     (out_folder / "real-drafter.md").write_text(
         "# A real drafter on the reference engine\n\n"
-        f"`make proofs`, on {platform.machine()} with {torch.get_num_threads()} threads, torch {torch.__version__}, float32. The drafter is "
-        "one for SmolLM2-135M-Instruct, made elsewhere, whose README gives the published figures (vLLM 0.25.0 on an H200, bfloat16). "
-        f"First {NUM_QUESTIONS} questions of each set, K = {NUM_TOKENS}, temperature 0, at most {MAX_TOKENS} tokens, one request at a time.\n\n"
+        f"`make proofs`, on {platform.machine()} with {torch.get_num_threads()} threads, torch {torch.__version__}, float32. The drafter "
+        "is one for SmolLM2-135M-Instruct, made elsewhere, whose README gives the published figures (vLLM 0.25.0 on an H200, "
+        f"bfloat16). First {NUM_QUESTIONS} questions of each set, K = {NUM_TOKENS}, temperature 0, at most {MAX_TOKENS} tokens, one "
+        "request at a time.\n\n"
         "| set | verify steps | acceptance length | interval | published | difference | by position |\n|---|---|---|---|---|---|---|\n"
         + "\n".join(rows)
         + f"\n\nSpeedup on the first {NUM_TIMED} GSM8K questions, with and without in turn: {speedup.value:.2f} "

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from outrider.core.errors import InputError
 from outrider.drafters.eagle3 import Eagle3Drafter
-from outrider.formats import llama_eagle3
+from outrider.formats.recognition import read_checkpoint
 from outrider.targets.folder import TargetFolder
 from outrider.targets.weights import embedding
 
@@ -15,7 +15,7 @@ def load_drafter(folder: Path, target: TargetFolder) -> Eagle3Drafter:
     Raises:
         InputError: it cannot be read, or is for another target.
     """
-    checkpoint = llama_eagle3.FORMAT.read(folder)
+    checkpoint = read_checkpoint(folder)
     config = checkpoint.config
     if (config.target_hidden_size, config.vocab_size) != (target.hidden_size, target.vocab_size):
         raise InputError(

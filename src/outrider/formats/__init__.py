@@ -1,3 +1,3 @@
 """Checkpoint layouts, one file each: how a drafter is written on disk for the engines that read that layout."""
 
-SEAMS = ("checkpoint", "safetensors_file")
+SEAMS = ("checkpoint", "recognition", "safetensors_file", "training")
