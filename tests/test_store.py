@@ -166,13 +166,25 @@ def _truncate(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, _truncate, lambda file: file.write_bytes(b"")])
-def test_a_shard_that_is_not_whole_is_refused_by_reader_and_writer(folder: Path, damage: Callable[[Path], object]) -> None:
-    damage(folder / _FIRST_SHARD)
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_shard_that_is_not_whole_is_refused_by_the_reader_and_made_again_by_the_writer(
+    folder: Path, number: int, damage: Callable[[Path], object]
+) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    shards = Store(folder).manifest.shards
+    assert number < len(shards)
+    damage(folder / shards[number].file)
     with pytest.raises(InputError, match="shard") as caught:
         Store(folder)
-    assert _FIRST_SHARD in caught.value.evidence
-    with pytest.raises(InputError, match="shard"):
-        StoreWriter(folder, _HEADER, 6)
+    assert shards[number].file in caught.value.evidence
+    writer = StoreWriter(folder, _HEADER, 6)
+    assert writer.finished_ids == {name for shard in shards[:number] for name in shard.document_ids}
+    assert not writer.manifest.is_complete
+    for document in _DOCUMENTS:
+        if document.id not in writer.finished_ids:
+            writer.add(document)
+    writer.finish()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 @settings(max_examples=60, derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -48,6 +48,8 @@ _TENSORS = tuple(field.name for field in fields(Document) if field.name != "id")
 class StoreWriter:
     """Appends documents to a store, a shard at a time; continues where a killed writer stopped.
 
+    Where a finished shard is missing or damaged it continues there: that shard and those behind it are made again.
+
     Args:
         folder: the store.
         header: what all shards have in common; an existing store must say the same.
@@ -62,9 +64,8 @@ class StoreWriter:
             existing = read_manifest(folder)
             if existing.model_copy(update={"shards": (), "is_complete": False}) != header:
                 raise InputError("the store holds other states", evidence=str(folder / MANIFEST_FILE), fix="choose another folder")
-            self.manifest = existing
-            for shard in existing.shards:
-                check_shard(folder, shard)
+            whole = existing.shards[: _num_whole(folder, existing.shards)]
+            self.manifest = existing if whole == existing.shards else existing.model_copy(update={"shards": whole, "is_complete": False})
         self._pending: list[Document] = []
 
     @property
@@ -127,6 +128,15 @@ def _check_document(document: Document) -> None:
             )
 
 
+def _num_whole(folder: Path, shards: Sequence[Shard]) -> int:
+    """How many shards from the first on are there in full."""
+    return next((i for i, shard in enumerate(shards) if _size(folder / shard.file) != shard.num_bytes), len(shards))
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.exists() else None
+
+
 def check_shard(folder: Path, shard: Shard) -> None:
     """Check that a shard is there in full.
 
@@ -134,12 +144,12 @@ def check_shard(folder: Path, shard: Shard) -> None:
         InputError: missing or of another size.
     """
     path = folder / shard.file
-    size = path.stat().st_size if path.exists() else None
+    size = _size(path)
     if size != shard.num_bytes:
         raise InputError(
             "a shard of the store is missing or damaged",
             evidence=f"{path}: {size} bytes, the manifest says {shard.num_bytes}",
-            fix="remove the store and extract again",
+            fix="extract again: it continues there",
         )
 
 
