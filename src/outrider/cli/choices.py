@@ -1,8 +1,11 @@
 """Reading option values that are more than a word."""
 
+from typing import get_args
+
+from outrider.core.config import Dtype
 from outrider.core.errors import InputError
 
-_DTYPES = ("float32", "bfloat16")
+_DTYPES = get_args(Dtype)
 
 
 def dtype_named(name: str) -> str:

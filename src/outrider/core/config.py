@@ -3,7 +3,7 @@
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -160,6 +160,3 @@ def _with_paths_from(base: Path, config: RunConfig) -> RunConfig:
     resolved = absolute(config)
     assert isinstance(resolved, RunConfig)
     return resolved
-
-
-DTYPES = get_args(Dtype)

@@ -1,6 +1,5 @@
 """Single tensors of a target, read from its shards: the trainer never loads the model."""
 
-import torch
 from jaxtyping import Float, Int
 from safetensors import safe_open
 from torch import Tensor
@@ -38,4 +37,4 @@ def lm_head_rows(target: TargetFolder, ids: Int[Tensor, "U"]) -> Float[Tensor, "
 
 def final_norm(target: TargetFolder) -> Float[Tensor, "H"]:
     """The weight of the norm before the head, float32."""
-    return read_tensor(target, target.family.final_norm, "final norm").float().to(torch.float32)
+    return read_tensor(target, target.family.final_norm, "final norm").float()
