@@ -1,9 +1,12 @@
 """What stages hand to each other: frozen, typed, written to disk as JSON; and the one definition of every number."""
 
 from collections.abc import Collection, Sequence
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
+
+Verdict = Literal["pass", "warn", "fail", "unknown"]
+Cause = Literal["as expected", "training", "integration", "regime", "invalid", "undecided"]
 
 
 class Frozen(BaseModel):
@@ -181,20 +184,39 @@ class ExportResult(Frozen):
     engines: tuple[str, ...]
 
 
+class Counted(Frozen):
+    """Acceptance over a prompt set, and over each prompt's own answer where that is known."""
+
+    total: Acceptance
+    by_prompt: dict[str, Acceptance]
+
+
 class ReplayResult(Frozen):
-    """Acceptance by replay, for each measurement set."""
+    """Acceptance by replay on the answers that the drafting server gave, for each measurement set.
+
+    Attributes:
+        missing: why there is none; empty if there is.
+    """
 
     num_speculative_tokens: int
-    sets: dict[str, Acceptance]
+    sets: dict[str, Counted]
+    missing: str = ""
 
 
 class ArmResult(Frozen):
-    """One arm of a measurement: a server with or without a drafter, over the prompts of one set."""
+    """One arm of a measurement: a server with or without a drafter, over the prompts of one set.
+
+    Attributes:
+        acceptance: corrected by the engine's own rule, so that drafts past the stop are not counted.
+        by_prompt: the same for each prompt's answer; empty where the engine does not tell.
+        raw_counters: what the engine counted, by its own names, uncorrected.
+    """
 
     output_tokens: int
     wall_s: float
     tok_per_s: float
     acceptance: Acceptance | None
+    by_prompt: dict[str, Acceptance]
     raw_counters: dict[str, float]
 
 
@@ -230,6 +252,77 @@ class MeasureResult(Frozen):
     acceptance_length: float | None
     speedup: float | None
     sets: dict[str, SetMeasurement]
+
+
+class Finding(Frozen):
+    """What one check found.
+
+    Attributes:
+        id: of the check.
+        title: what is right or wrong, with the values.
+        found: what is there; expected: what should be.
+        evidence: the file and line, header or reply that shows it.
+        effect: what would happen; fix: what to do. Both empty for a pass.
+    """
+
+    id: str
+    verdict: Verdict
+    title: str
+    found: str = ""
+    expected: str = ""
+    evidence: str = ""
+    effect: str = ""
+    fix: str = ""
+
+
+class CheckedEngine(Frozen):
+    """The engine that a preflight was about.
+
+    Attributes:
+        runner: the model runner that a launch would take, where the engine has several.
+        source: where its facts were read.
+    """
+
+    name: str
+    version: str
+    runner: str | None
+    source: str
+
+
+class PreflightResult(Frozen):
+    """All findings on one target, drafter and engine; `verdict` is the worst of them (fail, warn, unknown, pass)."""
+
+    verdict: Verdict
+    engine: CheckedEngine
+    findings: tuple[Finding, ...]
+
+
+class SetDiagnosis(Frozen):
+    """One prompt set: acceptance in the engine beside acceptance by replay on the same answers.
+
+    Attributes:
+        difference: engine minus replay, acceptance length, with its interval over prompts; None if it cannot be told.
+        num_verify_steps: the fewer of both.
+        reason: one sentence with the numbers.
+        next_test: what to do or measure next; empty if nothing is open.
+    """
+
+    cause: Cause
+    reason: str
+    next_test: str
+    engine_length: float | None
+    replay_length: float | None
+    difference: Interval | None
+    num_verify_steps: int
+
+
+class DiagnoseResult(Frozen):
+    """The verdict: that of the first set, unless another set shows an integration fault."""
+
+    cause: Cause
+    reason: str
+    next_test: str
+    sets: dict[str, SetDiagnosis]
 
 
 class ReportResult(Frozen):

@@ -1,10 +1,13 @@
 """What Outrider must know of an engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from outrider.core.results import Acceptance
+from outrider.engines.environment import Environment
+from outrider.engines.facts import EngineFacts
 
 
 @dataclass(frozen=True)
@@ -14,8 +17,10 @@ class ServeSpec:
     Attributes:
         drafter: its folder, or None for plain decoding.
         num_speculative_tokens: K.
+        port: on loopback; 0 for any free one.
         max_batch: requests decoded at once.
         threads: CPU threads, None for the engine's own choice.
+        extra_args: further arguments of the engine's own command.
     """
 
     target: Path
@@ -25,24 +30,79 @@ class ServeSpec:
     port: int
     max_batch: int = 32
     threads: int | None = None
+    extra_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command line, and what it needs in its environment beside ours."""
+
+    command: list[str]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class LogFailure:
+    """A failure that a line of the log tells.
+
+    Attributes:
+        pattern: regular expression, searched in a line without its prefix.
+        title: what it means; `{0}` is the pattern's first group.
+        fix: what to do.
+    """
+
+    pattern: str
+    title: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a server, as far as acceptance is counted from it.
+
+    Attributes:
+        token_ids: the answer.
+        max_tokens: its limit.
+        stop_ids: ids that end an answer.
+        num_speculative_tokens: K.
+        metrics: what the server said of this request by its own names; None if nothing.
+        counters: difference of the server's counters around it; None if other answers ran beside it.
+    """
+
+    token_ids: Sequence[int]
+    max_tokens: int
+    stop_ids: Collection[int]
+    num_speculative_tokens: int
+    metrics: Mapping[str, Any] | None
+    counters: Mapping[str, float] | None
 
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine, as data and three functions.
+    """An engine, as data and functions.
 
     Attributes:
         id: the plug-in's id.
-        version: which version would be started.
-        command: the command line that serves a spec on loopback.
-        counters: text of /metrics → this engine's raw counters, by its own names.
-        acceptance: difference of raw counters → the one definition; None if it has not speculated.
+        distributions: packages that carry it, by any of which an environment is recognised.
+        built_in: its environment if it is part of this package, else None.
+        launch: the command that serves a spec on loopback.
+        facts: what this installed version accepts.
+        counters: text of /metrics → its raw counters, by its own names.
+        acceptance: difference of raw counters → counts as the engine makes them; None if it has not speculated.
+        answer_acceptance: one answer's counts, corrected so that drafts past the stop are not counted; None if unknown.
+        failures: what its log says when it fails, the most telling first.
+        side_by_side: whether two servers run beside each other without taking each other's memory or cores.
         ready_timeout_s: how long a start may take.
     """
 
     id: str
-    version: Callable[[], str]
-    command: Callable[[ServeSpec], list[str]]
+    distributions: tuple[str, ...]
+    built_in: Callable[[], Environment] | None
+    launch: Callable[[Environment, ServeSpec], Launch]
+    facts: Callable[[Environment], EngineFacts]
     counters: Callable[[str], dict[str, float]]
-    acceptance: Callable[[dict[str, float]], Acceptance | None]
+    acceptance: Callable[[Mapping[str, float]], Acceptance | None]
+    answer_acceptance: Callable[[Answer], Acceptance | None]
+    failures: tuple[LogFailure, ...]
+    side_by_side: bool
     ready_timeout_s: float
