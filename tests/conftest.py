@@ -19,6 +19,9 @@ from builders import (
 )
 from outrider.core.errors import InputError
 from outrider.drafters.eagle3 import Eagle3Drafter
+from outrider.engines.environment import Environment
+from outrider.engines.environments import environment_for
+from outrider.engines.serving import engine_named
 from outrider.targets.folder import TargetFolder
 from outrider.targets.model import TargetModel
 
@@ -69,6 +72,15 @@ def real_target() -> TargetFolder:
         return imported_real_target()
     except InputError as error:
         pytest.skip(error.what)
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Environment:
+    """Real vLLM, as `make test` installs it."""
+    try:
+        return environment_for(engine_named("vllm"), None, None)
+    except InputError as error:
+        pytest.skip(f"{error.what}: {error.fix}")
 
 
 @pytest.fixture(scope="session")

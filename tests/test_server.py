@@ -15,17 +15,19 @@ import psutil
 import pytest
 
 from builders import greedy_answer
-from outrider.core.errors import EngineFailed, InputError
+from outrider.core.errors import EngineFailed
 from outrider.core.results import Acceptance
 from outrider.drafters.eagle3 import Eagle3Drafter
 from outrider.engines.engine import ServeSpec
+from outrider.engines.environment import own_environment
 from outrider.engines.reference import ENGINE
 from outrider.engines.reference.generation import Running, speculate
 from outrider.engines.reference.sampling import Request
-from outrider.engines.serving import engine_named, free_port, running
+from outrider.engines.serving import free_port, running
 from outrider.targets.folder import TargetFolder
 from outrider.targets.model import TargetModel
 
+ENVIRONMENT = own_environment("reference", "this")
 _K = 3
 _PROMPT = [5, 6, 7]
 _MANY = 8000  # tokens that take far longer than a test looks
@@ -38,14 +40,14 @@ def _spec(target: TargetFolder, drafter: Path | None = None, port: int = 0) -> S
 @pytest.fixture(scope="session")
 def plain_url(tiny_target: TargetFolder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the tiny target alone."""
-    with running(engine_named("reference"), _spec(tiny_target), tmp_path_factory.mktemp("plain-server") / "log") as url:
+    with running(ENGINE, ENVIRONMENT, _spec(tiny_target), tmp_path_factory.mktemp("plain-server") / "log") as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def drafting_url(tiny_target: TargetFolder, tiny_taught_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the tiny target with its taught drafter."""
-    with running(ENGINE, _spec(tiny_target, tiny_taught_folder), tmp_path_factory.mktemp("drafting-server") / "log") as url:
+    with running(ENGINE, ENVIRONMENT, _spec(tiny_target, tiny_taught_folder), tmp_path_factory.mktemp("drafting-server") / "log") as url:
         yield url
 
 
@@ -307,14 +309,14 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tiny_target: Tar
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(InputError, match=str(port)), running(ENGINE, _spec(tiny_target, port=port), tmp_path / "log"):
+        with pytest.raises(EngineFailed, match=str(port)), running(ENGINE, ENVIRONMENT, _spec(tiny_target, port=port), tmp_path / "log"):
             pass
     assert not (tmp_path / "log").exists()
 
 
 def test_a_server_that_cannot_start_names_the_cause(tiny_target: TargetFolder, tmp_path: Path) -> None:
     missing = tmp_path / "no-such-drafter"
-    with pytest.raises(EngineFailed) as caught, running(ENGINE, _spec(tiny_target, missing), tmp_path / "log"):
+    with pytest.raises(EngineFailed) as caught, running(ENGINE, ENVIRONMENT, _spec(tiny_target, missing), tmp_path / "log"):
         pass
     assert "exit code 2" in caught.value.what
     assert str(missing) in caught.value.evidence
@@ -331,7 +333,7 @@ def test_nothing_is_left_running_when_the_block_ends_in_mid_answer(tiny_target: 
     body = {"prompt": _PROMPT, "max_tokens": _MANY, "temperature": 0, "ignore_eos": True}
     with (
         pytest.raises(RuntimeError, match="the block"),
-        running(ENGINE, _spec(tiny_target), tmp_path / "log") as url,
+        running(ENGINE, ENVIRONMENT, _spec(tiny_target), tmp_path / "log") as url,
         _client(url) as client,
         client.stream("POST", "/v1/completions", json=body | {"stream": True}) as reply,
     ):
@@ -351,7 +353,7 @@ def test_a_client_that_does_not_wait_for_a_whole_answer_frees_its_place_and_lets
     """The server ends when asked to: it is not held open by an answer that nobody will ever get."""
     port = free_port()
     body = {"prompt": _PROMPT, "max_tokens": _MANY, "temperature": 0, "ignore_eos": True}
-    server = subprocess.Popen(ENGINE.command(_spec(tiny_target, port=port)))
+    server = subprocess.Popen(ENGINE.launch(ENVIRONMENT, _spec(tiny_target, port=port)).command)
     try:
         url = f"http://127.0.0.1:{port}"
 

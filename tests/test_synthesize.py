@@ -23,10 +23,12 @@ from outrider.core.names import ANSWERS_FILE
 from outrider.core.prompts import Conversation
 from outrider.core.results import AnswerSet
 from outrider.engines.engine import ServeSpec
-from outrider.engines.serving import engine_named, running
+from outrider.engines.environment import own_environment
+from outrider.engines.reference import ENGINE
+from outrider.engines.serving import running
 from outrider.synthesize.answers import Sampling, answer_all
 from outrider.synthesize.self_prompt import opening_ids, self_prompts
-from outrider.synthesize.stage import Prompts, answer_measured, answer_training
+from outrider.synthesize.stage import Prompts, answer_training
 from outrider.targets.folder import TargetFolder
 from outrider.targets.model import TargetModel
 
@@ -35,7 +37,9 @@ _GREEDY = Sampling(max_tokens=24, temperature=0.0, concurrency=3)
 
 
 def _serve(target: TargetFolder, log: Path) -> Any:
-    return running(engine_named("reference"), ServeSpec(target.path, None, 0, "float32", port=0, max_batch=4, threads=1), log)
+    return running(
+        ENGINE, own_environment("reference", "this"), ServeSpec(target.path, None, 0, "float32", port=0, max_batch=4, threads=1), log
+    )
 
 
 @pytest.fixture(scope="module")
@@ -207,16 +211,6 @@ def test_training_prompts_are_taken_in_order_from_all_files(url: str, tiny_targe
     assert [row["id"] for row in rows] == [c.id for c in asked]
     assert all(row["temperature"] == 1.0 for row in rows)
     assert (answers.num_rows, answers.num_rejected_prompts) == (3, 0)
-
-
-def test_each_measured_set_has_answers_of_its_own(url: str, tiny_target: TargetFolder, tmp_path: Path) -> None:
-    sets = {"a": _questions(2), "b": [_asked("other", "Coach?")]}
-    found = asyncio.run(answer_measured(url, tiny_target, sets, replace(_GREEDY, max_tokens=8), tmp_path))
-    assert {name: answers.file.path for name, answers in found.items()} == {name: f"measure-{name}/{ANSWERS_FILE}" for name in sets}
-    for name, asked in sets.items():
-        rows = _rows(tmp_path / found[name].file.path)
-        assert [row["id"] for row in rows] == [c.id for c in asked]
-        assert all(row["temperature"] == 0.0 and 1 <= sum(row["loss_mask"]) <= 8 for row in rows)
 
 
 def test_nothing_to_answer_is_an_error(url: str, tiny_target: TargetFolder, tmp_path: Path) -> None:

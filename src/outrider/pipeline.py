@@ -1,11 +1,12 @@
-"""The whole job, on one page: seven stages, each made from the results before it.
+"""The whole job, on one page: ten stages, each made from the results before it.
 
-synthesize → extract → train → export → replay → measure → report
+preflight → synthesize → extract → train → export → preflight-export → measure → replay → diagnose → report
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,33 +15,38 @@ import torch
 from outrider.core.config import RunConfig
 from outrider.core.errors import InputError
 from outrider.core.files import file_digest, write_json
-from outrider.core.names import MANIFEST_FILE, STAGES
+from outrider.core.names import STAGES
 from outrider.core.prompts import Conversation, first_turns, num_sharing_ngrams, read_prompts
 from outrider.core.record import RunFolder
 from outrider.core.results import (
-    Acceptance,
+    DiagnoseResult,
     ExportResult,
     ExtractResult,
     Frozen,
     MeasureResult,
+    PreflightResult,
     ReplayResult,
     ReportResult,
     SynthesizeResult,
     TrainResult,
 )
-from outrider.drafters.eagle3 import DRAFTER, Eagle3Drafter
-from outrider.drafters.loading import load_drafter
-from outrider.drafters.replay import replay
+from outrider.diagnose.stage import diagnose
+from outrider.drafters.eagle3 import DRAFTER
 from outrider.engines.engine import ServeSpec
+from outrider.engines.environments import environment_for
 from outrider.engines.serving import engine_named, running
 from outrider.export.stage import export
 from outrider.extract.stage import Capture, extract
 from outrider.formats.safetensors_file import SINGLE_FILE
-from outrider.measure.stage import DRAFTED, PLAIN, Arm, Terms, measure
+from outrider.measure.arms import started
+from outrider.measure.stage import REPLIES_FILE, Terms, measure
+from outrider.preflight.planned import planned_config
+from outrider.preflight.stage import preflight, require
+from outrider.replaying import replay_answers
 from outrider.report.stage import report
 from outrider.store.documents import Store
 from outrider.synthesize.answers import Sampling
-from outrider.synthesize.stage import Prompts, answer_measured, answer_training
+from outrider.synthesize.stage import Prompts, answer_training
 from outrider.targets.folder import TargetFolder
 from outrider.targets.model import TargetModel
 from outrider.train.trainer import train
@@ -56,6 +62,9 @@ class Pipeline:
         config: what to do.
         run: where; results that are there already and fit are taken.
         say: told one line a stage.
+
+    Raises:
+        InputError: no such target, engine or environment.
     """
 
     def __init__(self, config: RunConfig, run: RunFolder, say: Say) -> None:
@@ -63,6 +72,7 @@ class Pipeline:
         self._target = TargetFolder.open(config.target.path)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._engine = engine_named(config.engine.name)
+        self._environment = environment_for(self._engine, config.engine.environment, config.engine.python)
         self._prompt_digests = {name: file_digest(_existing(path)) for name, path in config.measure.prompts.items()}
 
     def all_stages(self, until: str = STAGES[-1]) -> None:
@@ -73,62 +83,69 @@ class Pipeline:
         """
         with self._run.locked():
             write_json(self._run.path / "run.json", self._config.model_dump(mode="json"))
-            stages = (self.synthesize, self.extract, self.train, self.export, self.replay, self.measure, self.report)
+            stages = (
+                self.preflight_planned,
+                self.synthesize,
+                self.extract,
+                self.train,
+                self.export,
+                self.preflight_export,
+                self.measure,
+                self.replay,
+                self.diagnose,
+                self.report,
+            )
             for stage in stages[: STAGES.index(until) + 1]:
                 stage()
 
+    def preflight_planned(self) -> PreflightResult:
+        """Whether the engine would take the drafter that this run is to make, before anything is paid for."""
+        size = self._config.train.draft_vocab_size
+        config = planned_config(self._target, self._layers, size, self._config.train.intermediate_size, self._config.export.dtype)
+
+        def work(_: Path) -> PreflightResult:
+            return preflight(self._target.path, config, self._engine.facts(self._environment))
+
+        inputs = {"target": self._target.digest, "planned": config, "engine": self._engine_identity}
+        return self._checked("preflight", inputs, work)
+
     def synthesize(self) -> SynthesizeResult:
-        """The target's own answers: to train on, and greedily to what will be measured."""
-        settings, measured, serving = self._config.synthesize, self._config.measure, self._config.engine
+        """The target's own answers to train on."""
+        settings = self._config.synthesize
 
         def work(folder: Path) -> SynthesizeResult:
             sampling = Sampling(settings.max_tokens, settings.temperature, settings.concurrency, settings.seed)
-            greedy = Sampling(measured.max_tokens, temperature=0.0, concurrency=settings.concurrency)
             prompts = Prompts(settings.prompts, settings.num_prompts, settings.num_self_prompts)
-            sets = self._measured_prompts()
-            with self._server(None, folder / "server.log", settings.concurrency, settings.dtype) as url:
+            with self._plain_server(folder / "server.log") as url:
                 training, asked = asyncio.run(answer_training(url, self._target, prompts, sampling, folder))
-            # what replay and the engine will say alike is answered in the precision that is measured
-            with self._server(None, folder / "server-measured.log", settings.concurrency) as url:
-                answers = asyncio.run(answer_measured(url, self._target, sets, greedy, folder))
-            shared = {name: num_sharing_ngrams(prompts, asked) for name, prompts in sets.items()}
-            return SynthesizeResult(training=training, measurement=answers, shared_ngrams=shared, template_hash=self._target.template_hash)
+            shared = {name: num_sharing_ngrams(measured, asked) for name, measured in self._measured_prompts().items()}
+            return SynthesizeResult(training=training, shared_ngrams=shared, template_hash=self._target.template_hash)
 
         inputs = {
             "target": self._target.digest,
             "template": self._target.template_hash,
-            "engine": [serving.name, self._engine.version(), serving.dtype],
+            "engine": self._engine_identity,
             "settings": settings.model_dump(mode="json", exclude={"prompts", "concurrency"}),
             "prompts": [file_digest(_existing(path)) for path in settings.prompts],
-            "measured": [self._prompt_digests, measured.num_prompts, measured.max_tokens],
+            "measured": [self._prompt_digests, self._config.measure.num_prompts],
         }
         return self._stage("synthesize", inputs, SynthesizeResult, work)
 
     def extract(self) -> ExtractResult:
-        """The target's states; those to be replayed in float32, as they came."""
+        """The target's states over its answers."""
         settings, answers = self._config.extract, self._result("synthesize", SynthesizeResult)
-        layers = settings.aux_layers or DRAFTER.default_aux_layers(self._target.num_layers)
-        place = self._run.path / "synthesize"
 
         def work(folder: Path) -> ExtractResult:
-            model = TargetModel(self._target, getattr(torch, settings.compute_dtype), self._device, layers)
+            model = TargetModel(self._target, getattr(torch, settings.compute_dtype), self._device, self._layers)
             capture = Capture(settings.dtype, settings.max_length, settings.batch_tokens, settings.shard_tokens)
-            training = extract("training states", model, place / answers.training.file.path, folder / "training", capture)
-            if answers.measurement and settings.compute_dtype != self._config.engine.dtype:
-                model = TargetModel(self._target, getattr(torch, self._config.engine.dtype), self._device, layers)
-            exact = Capture("float32", settings.max_length, settings.batch_tokens, settings.shard_tokens)
-            stores = {
-                name: extract(f"states of {name}", model, place / found.file.path, folder / f"measure-{name}", exact)
-                for name, found in answers.measurement.items()
-            }
-            return ExtractResult(training=training, measurement=stores, aux_layers=layers)
+            path = self._run.path / "synthesize" / answers.training.file.path
+            training = extract("training states", model, path, folder / "training", capture)
+            return ExtractResult(training=training, aux_layers=self._layers)
 
         inputs = {
             "target": self._target.digest,
             "answers": answers.training.file.sha256,
-            "measured": {name: found.file.sha256 for name, found in answers.measurement.items()},
-            "layers": layers,
-            "engine dtype": self._config.engine.dtype,
+            "layers": self._layers,
             "settings": settings.model_dump(mode="json", exclude={"aux_layers", "batch_tokens"}),
         }
         return self._stage("extract", inputs, ExtractResult, work)
@@ -160,25 +177,15 @@ class Pipeline:
         inputs = {"checkpoint": trained.checkpoint.sha256, "target": self._target.digest, "settings": settings.model_dump(mode="json")}
         return self._stage("export", inputs, ExportResult, work)
 
-    def replay(self) -> ReplayResult:
-        """Acceptance on the measured prompts, from stored states and the target's own tokens: no engine."""
-        measured, states = self._config.measure, self._result("extract", ExtractResult)
+    def preflight_export(self) -> PreflightResult:
+        """The same checks on the folder that was made, its tensors and vocabulary included."""
         exported = self._result("export", ExportResult)
 
-        def work(_: Path) -> ReplayResult:
-            drafter = load_drafter(self._drafter_folder, self._target).to(self._device)
-            sets = {}
-            for name, found in states.measurement.items():
-                store = Store((self._run.path / "extract" / found.manifest.path).parent)
-                sets[name] = replay_store(drafter, store, self._target, measured.num_speculative_tokens, measured.max_tokens)
-            return ReplayResult(num_speculative_tokens=measured.num_speculative_tokens, sets=sets)
+        def work(_: Path) -> PreflightResult:
+            return preflight(self._target.path, self._drafter_folder, self._engine.facts(self._environment))
 
-        inputs = {
-            "drafter": exported.weights.sha256,
-            "stores": {name: found.manifest.sha256 for name, found in states.measurement.items()},
-            "settings": [measured.num_speculative_tokens, measured.max_tokens],
-        }
-        return self._stage("replay", inputs, ReplayResult, work)
+        inputs = {"target": self._target.digest, "drafter": _digests(exported), "engine": self._engine_identity}
+        return self._checked("preflight-export", inputs, work)
 
     def measure(self) -> MeasureResult:
         """The same prompts with and without the drafter, in the engine."""
@@ -188,21 +195,36 @@ class Pipeline:
 
         def work(folder: Path) -> MeasureResult:
             terms = Terms(settings.max_tokens, settings.temperature, settings.concurrency, settings.num_speculative_tokens)
-            with (
-                self._server(None, folder / f"{PLAIN}.log", settings.concurrency) as plain,
-                self._server(self._drafter_folder, folder / f"{DRAFTED}.log", settings.concurrency) as drafted,
-            ):
-                arms = [Arm(PLAIN, plain), Arm(DRAFTED, drafted)]
-                return asyncio.run(measure(self._engine, arms, self._target, self._measured_prompts(), terms, folder))
+            spec = replace(self._spec(settings.concurrency), drafter=self._drafter_folder)
+            arms = started(self._engine, self._environment, spec, folder)
+            version = self._environment.version
+            return measure(self._engine, version, arms, self._target, self._measured_prompts(), terms, folder)
 
         inputs = {
-            "drafter": [exported.weights.sha256, exported.config.sha256],
+            "drafter": _digests(exported),
             "target": self._target.digest,
-            "engine": [self._config.engine.name, self._engine.version(), self._config.engine.dtype],
+            "engine": [*self._engine_identity, self._config.engine.dtype],
             "prompts": self._prompt_digests,
             "settings": settings.model_dump(mode="json", exclude={"prompts"}),
         }
         return self._stage("measure", inputs, MeasureResult, work)
+
+    def replay(self) -> ReplayResult:
+        """Acceptance on the answers that the drafting server gave, from the target's own states: no engine."""
+        exported, dtype = self._result("export", ExportResult), self._config.engine.dtype
+
+        def work(folder: Path) -> ReplayResult:
+            return replay_answers(self._target, self._drafter_folder, self._run.path, folder, dtype)
+
+        replies = file_digest(self._run.path / "measure" / REPLIES_FILE)
+        inputs = {"drafter": _digests(exported), "target": self._target.digest, "replies": replies, "dtype": dtype}
+        return self._stage("replay", inputs, ReplayResult, work)
+
+    def diagnose(self) -> DiagnoseResult:
+        """Whether the engine accepts what the drafter's own numbers allow, and what follows."""
+        measured, replayed = self._result("measure", MeasureResult), self._result("replay", ReplayResult)
+        inputs = {name: file_digest(self._run.path / f"{name}.json") for name in ("measure", "replay")}
+        return self._stage("diagnose", inputs, DiagnoseResult, lambda _: diagnose(measured, replayed))
 
     def report(self) -> ReportResult:
         """RUN/report/report.html."""
@@ -213,14 +235,31 @@ class Pipeline:
     def _drafter_folder(self) -> Path:
         return self._run.path / "export" / "drafter"
 
+    @property
+    def _layers(self) -> tuple[int, ...]:
+        return self._config.extract.aux_layers or DRAFTER.default_aux_layers(self._target.num_layers)
+
+    @property
+    def _engine_identity(self) -> list[Any]:
+        return [self._engine.id, self._environment.version, list(self._config.engine.args)]
+
     def _measured_prompts(self) -> dict[str, list[Conversation]]:
         measured = self._config.measure
         return {name: first_turns(read_prompts(path), measured.num_prompts) for name, path in measured.prompts.items()}
 
-    def _server(self, drafter: Path | None, log: Path, max_batch: int, dtype: str | None = None) -> AbstractContextManager[str]:
+    def _spec(self, max_batch: int) -> ServeSpec:
         serving, tokens = self._config.engine, self._config.measure.num_speculative_tokens
-        spec = ServeSpec(self._target.path, drafter, tokens, dtype or serving.dtype, port=0, max_batch=max_batch, threads=serving.threads)
-        return running(self._engine, spec, log)
+        return ServeSpec(self._target.path, None, tokens, serving.dtype, 0, max_batch, serving.threads, serving.args)
+
+    def _plain_server(self, log: Path) -> AbstractContextManager[str]:
+        settings = self._config.synthesize
+        return running(self._engine, self._environment, replace(self._spec(settings.concurrency), dtype=settings.dtype), log)
+
+    def _checked(self, name: str, inputs: Mapping[str, Any], work: Callable[[Path], PreflightResult]) -> PreflightResult:
+        """A preflight stops the run, when its findings are on disk."""
+        result = self._stage(name, inputs, PreflightResult, work)
+        require(result)
+        return result
 
     def _stage(self, name: str, inputs: Mapping[str, Any], kind: type[R], work: Callable[[Path], R]) -> R:
         number = f"[{STAGES.index(name) + 1}/{len(STAGES)}] {name}"
@@ -233,26 +272,11 @@ class Pipeline:
         return self._run.result(name, kind)
 
 
-def replay_store(drafter: Eagle3Drafter, store: Store, target: TargetFolder, num_tokens: int, max_tokens: int) -> Acceptance:
-    """Acceptance over all documents of a store of greedy answers.
-
-    Raises:
-        InputError: the store holds another target's states, or states of other layers than feed the drafter.
-    """
-    manifest, wanted = store.manifest, drafter.config.aux_layers
-    if manifest.target_digest != target.digest:
-        raise InputError("the store holds another target's states", evidence=f"{store.folder / MANIFEST_FILE}; {target.path}")
-    if manifest.aux_layers != wanted:
-        raise InputError(
-            "the store holds states of other layers than feed this drafter",
-            evidence=f"store {list(manifest.aux_layers)}, drafter {list(wanted)}",
-            fix=f"extract with aux_layers = {list(wanted)}",
-        )
-    parts = (replay(drafter, store[i], num_tokens, target.eos_token_ids, max_tokens) for i in range(len(store)))
-    return sum(parts, Acceptance())
-
-
 def _existing(path: Path) -> Path:
     if not path.is_file():
         raise InputError("a file that the run needs is missing", evidence=str(path), fix="check the path in run.toml")
     return path
+
+
+def _digests(exported: ExportResult) -> list[str]:
+    return [exported.weights.sha256, exported.config.sha256]

@@ -11,6 +11,7 @@ import pytest
 
 from docs.commands import document
 from outrider.core.config import load_config
+from outrider.engines.environment import Environment
 from outrider.targets.folder import TargetFolder
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def test_own_target_page_runs_as_it_stands(tmp_path: Path, tiny_target: TargetFo
         rows = [{"prompt": f"say {first + number} words"} for number in range(6)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     commands = commands_in("docs/own-target.md")
-    assert len(commands) == 10
+    assert len(commands) == 12
     for command in commands:
         program, *arguments = command.split()
         assert program == "outrider"
@@ -41,8 +42,19 @@ def test_own_target_page_runs_as_it_stands(tmp_path: Path, tiny_target: TargetFo
         if arguments[0] == "init":
             shorten(tmp_path / "run.toml")
     assert json.loads((tmp_path / "runs/run/measure.json").read_text())["acceptance_length"] >= 1
-    assert json.loads((tmp_path / "work/measure/measure.json").read_text())["acceptance_length"] >= 1
+    assert json.loads((tmp_path / "work/measured/measure.json").read_text())["acceptance_length"] >= 1
     assert (tmp_path / "runs/run/report/report.html").stat().st_size > 0
+
+
+def test_engines_page_runs_as_it_stands(tmp_path: Path, tiny_target: TargetFolder, vllm: Environment) -> None:
+    """The engine is installed already: adding it says so."""
+    shutil.copytree(tiny_target.path, tmp_path / "target")
+    commands = commands_in("docs/engines.md")
+    assert len(commands) == 3
+    for command in commands:
+        result = subprocess.run([OUTRIDER, *command.split()[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=1800)
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+        assert vllm.name in result.stdout or "tokenizer" in result.stdout
 
 
 def shorten(config: Path) -> None:
@@ -55,7 +67,7 @@ def shorten(config: Path) -> None:
 
 def test_defaults_in_the_commented_config_are_the_real_ones(tmp_path: Path) -> None:
     template = (ROOT / "src/outrider/cli/run.toml").read_text()
-    examples = {"num_prompts = 10000", "max_steps", "intermediate_size", "init_from", "aux_layers", "threads", "engines"}
+    examples = {"num_prompts = 10000", "max_steps", "intermediate_size", "init_from", "aux_layers", "threads", "engines", "environment", "args"}
     uncommented = "\n".join(
         line.removeprefix("# ") if re.match(r"# \w+ = ", line) and not any(name in line for name in examples) else line
         for line in template.splitlines()
@@ -66,7 +78,7 @@ def test_defaults_in_the_commented_config_are_the_real_ones(tmp_path: Path) -> N
     assert load_config(tmp_path / "plain.toml") == load_config(tmp_path / "explicit.toml")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/own-target.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/own-target.md", "docs/architecture.md", "docs/engines.md"])
 def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", (ROOT / page).read_text())
     local = [link for link in links if "://" not in link]

@@ -22,7 +22,7 @@ from outrider.formats.training import load_training
 from outrider.targets.folder import TargetFolder
 
 OUTRIDER = Path(sys.executable).parent / "outrider"
-NUM_TRAINING, NUM_WORKLOAD, NUM_GENERAL = 12, 5, 3
+NUM_TRAINING, NUM_WORKLOAD, NUM_GENERAL = 12, 6, 3  # diagnose says nothing of fewer than 6 prompts
 _WAIT_S = 180.0
 _POLL_S = 0.02
 
@@ -103,9 +103,9 @@ class Job:
         self.config.write_text(text.replace(old, new))
 
 
-def write_job(folder: Path) -> Job:
+def write_job(folder: Path, head_dim: int = 16) -> Job:
     """Write the tiny target, its prompts and run.toml."""
-    write_tiny_target(folder / "target")
+    write_tiny_target(folder / "target", head_dim)
     (folder / "prompts").mkdir()
     training = [f"Is the road number {n} clear?" for n in range(NUM_TRAINING)]
     _write_prompts(folder / "prompts" / "training.jsonl", training)
@@ -135,9 +135,9 @@ def outrider(*arguments: str | Path, cwd: Path | None = None, timeout_s: float =
     return subprocess.run(command, env=environment(), cwd=cwd, capture_output=True, text=True, timeout=timeout_s)
 
 
-def run_job(job: Job, until: str = STAGES[-1]) -> subprocess.CompletedProcess[str]:
+def run_job(job: Job, until: str = STAGES[-1], timeout_s: float = _WAIT_S) -> subprocess.CompletedProcess[str]:
     """Run a job's stages to their end."""
-    return subprocess.run(job.command(until), env=environment(), capture_output=True, text=True, timeout=_WAIT_S)
+    return subprocess.run(job.command(until), env=environment(), capture_output=True, text=True, timeout=timeout_s)
 
 
 @contextlib.contextmanager
@@ -201,7 +201,7 @@ def kill_within(job: Job, stage: str, rng: random.Random) -> Kill:
 
     The delay is drawn over as long as the stage takes, as far as it is known: long where servers start, short elsewhere.
     """
-    longest_s = {"synthesize": 13.0, "extract": 0.4, "train": 3.0, "export": 0.03, "replay": 0.1, "measure": 14.0, "report": 0.1}[stage]
+    longest_s = {"synthesize": 7.0, "extract": 0.4, "train": 3.0, "measure": 14.0, "replay": 0.4}.get(stage, 0.05)
     delay_s = rng.uniform(0.0, longest_s)
     before = len(events(job))
 

@@ -1,6 +1,7 @@
 """Processes that are ours end with us, however we end."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -9,9 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pytest
 
-from outrider.core.errors import EngineFailed
 from outrider.core.shell import GuardedProcess
 
 _FAMILY = """import subprocess, sys, time
@@ -57,16 +56,22 @@ def test_processes_end_when_their_starter_is_killed(tmp_path: Path) -> None:
     assert _comes_true(lambda: not _marked(mark))
 
 
-def test_a_command_that_ends_too_early_shows_its_last_words(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "print('no such model'); raise SystemExit(7)"]
-    with GuardedProcess("engine x", command, tmp_path / "log", os.environ) as process, pytest.raises(EngineFailed) as caught:
-        process.wait_until(lambda: False, timeout_s=20)
-    assert "exit code 7" in caught.value.what
-    assert caught.value.evidence == "no such model"
-    assert str(tmp_path / "log") in caught.value.fix
+def test_what_a_killed_guard_leaves_is_ended_too(tmp_path: Path) -> None:
+    mark = f"family-{os.getpid()}-c"
+    with GuardedProcess("family", [sys.executable, "-c", _FAMILY.format(mark=mark)], tmp_path / "log", os.environ) as process:
+        assert _comes_true(lambda: len(_marked(mark)) >= 3)
+        os.kill(process.pid, signal.SIGKILL)
+        assert _comes_true(lambda: process.exit_code is not None)
+    assert _comes_true(lambda: not _marked(mark))
 
 
-def test_a_command_that_is_not_ready_in_time_is_an_error(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with GuardedProcess("engine x", command, tmp_path / "log", os.environ) as process, pytest.raises(EngineFailed, match="not ready after"):
-        process.wait_until(lambda: False, timeout_s=0.3)
+def test_an_orphan_ends_with_the_command_that_made_it(tmp_path: Path) -> None:
+    """Its parent has ended in between: it is no descendant of anyone that is left, but it is in the session."""
+    mark = f"family-{os.getpid()}-d"
+    orphan = f"import time; time.sleep(600)  # {mark}"
+    between = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {orphan!r}])"
+    command = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {between!r}]); time.sleep(3)"
+    with GuardedProcess("family", [sys.executable, "-c", command], tmp_path / "log", os.environ) as process:
+        assert _comes_true(lambda: any(p.name().startswith("python") and p.info["cmdline"][-1] == orphan for p in _marked(mark)))
+        assert _comes_true(lambda: process.exit_code == 0)
+        assert _comes_true(lambda: not [p for p in _marked(mark) if p.info["cmdline"][-1] == orphan])

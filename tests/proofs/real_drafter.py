@@ -14,10 +14,10 @@ import torch
 
 from builders import imported_real_target
 from outrider.core.results import Acceptance
+from outrider.core.statistics import bootstrap
 from outrider.drafters.eagle3 import Eagle3Drafter
 from outrider.engines.reference.generation import PlainBatch, Running, load_pair, speculate
 from outrider.engines.reference.sampling import Request
-from outrider.measure.statistics import bootstrap
 from outrider.targets.folder import TargetFolder
 from outrider.targets.model import TargetModel
 

@@ -15,12 +15,19 @@ from outrider.core.results import (
     Acceptance,
     AnswerSet,
     ArmResult,
+    Cause,
+    CheckedEngine,
+    Counted,
+    DiagnoseResult,
     ExportResult,
     ExtractResult,
+    Finding,
     Interval,
     MeasureResult,
     OutputFile,
+    PreflightResult,
     ReplayResult,
+    SetDiagnosis,
     SetMeasurement,
     StoreSummary,
     SynthesizeResult,
@@ -52,9 +59,10 @@ def measurement(
         wall_s=181.6,
         tok_per_s=61.31,
         acceptance=acceptance,
+        by_prompt={},
         raw_counters={"spec_decode_num_drafts": 4831.0, "spec_decode_num_accepted_tokens": 6340.0},
     )
-    plain = ArmResult(output_tokens=11134, wall_s=257.8, tok_per_s=43.19, acceptance=None, raw_counters={})
+    plain = ArmResult(output_tokens=11134, wall_s=257.8, tok_per_s=43.19, acceptance=None, by_prompt={}, raw_counters={})
     value, low, high = speedup or (0, 0, 0)
     return SetMeasurement(
         plain=plain,
@@ -85,6 +93,65 @@ def measured(sets: dict[str, SetMeasurement], temperature: float = 0.0) -> Measu
     )
 
 
+def replayed(sets: dict[str, Acceptance], missing: str = "") -> ReplayResult:
+    """Replay of these sets."""
+    counted = {name: Counted(total=total, by_prompt={}) for name, total in sets.items()}
+    return ReplayResult(num_speculative_tokens=3, sets=counted, missing=missing)
+
+
+def set_diagnosis(cause: Cause, difference: tuple[float, float, float] | None, next_test: str = "") -> SetDiagnosis:
+    """One set: (value, low, high) of engine minus replay."""
+    value, low, high = difference or (0, 0, 0)
+    return SetDiagnosis(
+        cause=cause,
+        reason=f"the reason of {cause} with its numbers",
+        next_test=next_test,
+        engine_length=2.31,
+        replay_length=2.33,
+        difference=Interval(value=value, low=low, high=high) if difference else None,
+        num_verify_steps=4790,
+    )
+
+
+def diagnosed(sets: dict[str, SetDiagnosis]) -> DiagnoseResult:
+    """The diagnosis of these sets; the first speaks."""
+    name, first = next(iter(sets.items()))
+    return DiagnoseResult(cause=first.cause, reason=f"on {name}, {first.reason}", next_test=first.next_test, sets=sets)
+
+
+def preflight(*findings: Finding, runner: str | None = "V1") -> PreflightResult:
+    """Findings on an engine, and two dozen checks that passed."""
+    passed = tuple(Finding(id=f"check-{i}", verdict="pass", title=f"property {i} is right", evidence="config.json") for i in range(24))
+    worst = next((v for v in ("fail", "warn", "unknown") if any(f.verdict == v for f in findings)), "pass")
+    engine = CheckedEngine(name="vllm", version="0.16.0", runner=runner, source="the facts file of this version")
+    return PreflightResult.model_validate({"verdict": worst, "engine": engine, "findings": (*passed[:9], *findings, *passed[9:])})
+
+
+FAIL = Finding(
+    id="target-allowed",
+    verdict="fail",
+    title="vLLM 0.16.0 does not accept method eagle3 for target type kimi_k2",
+    found='text_config.model_type = "kimi_k2"',
+    expected="llama, qwen, minicpm, gpt_oss",
+    evidence="vllm/config/speculative.py:689",
+    effect="the server exits seconds after start with ValueError",
+    fix="vLLM 0.18.0 or later",
+)
+WARN = Finding(
+    id="rope-equal",
+    verdict="warn",
+    title="target and drafter rotate by different theta",
+    found="theta 500,000",
+    expected="theta 10,000",
+    evidence="target/config.json and drafter/config.json",
+    effect="late positions are accepted less often",
+    fix="export the drafter again with the target's rope_theta",
+)
+UNKNOWN = Finding(
+    id="weights-fit", verdict="unknown", title="the drafter's tensors could not be read", evidence="drafter/model.safetensors: no such file"
+)
+
+
 def full_results(first_set: str = "workload", second_set: str = "outside") -> dict[str, BaseModel]:
     """A result for every stage before the report."""
 
@@ -112,17 +179,11 @@ def full_results(first_set: str = "workload", second_set: str = "outside") -> di
         )
 
     return {
+        "preflight": preflight(WARN, UNKNOWN, runner=None),
         "synthesize": SynthesizeResult(
-            training=answers("training.jsonl", 4000),
-            measurement={first_set: answers("workload.jsonl", 80), second_set: answers("outside.jsonl", 80)},
-            shared_ngrams={first_set: 0, second_set: 3},
-            template_hash="ab" * 32,
+            training=answers("training.jsonl", 4000), shared_ngrams={first_set: 0, second_set: 3}, template_hash="ab" * 32
         ),
-        "extract": ExtractResult(
-            training=store("training/manifest.json", 4000),
-            measurement={first_set: store("workload/manifest.json", 80), second_set: store("outside/manifest.json", 80)},
-            aux_layers=(3, 15, 27),
-        ),
+        "extract": ExtractResult(training=store("training/manifest.json", 4000), aux_layers=(3, 15, 27)),
         "train": TrainResult(
             checkpoint=file("checkpoint.safetensors", 86_123_456),
             num_steps=1200,
@@ -139,13 +200,18 @@ def full_results(first_set: str = "workload", second_set: str = "outside") -> di
             layer_names="midlayer",
             engines=("vllm", "sglang"),
         ),
-        "replay": ReplayResult(
-            num_speculative_tokens=3, sets={first_set: counts(4790, 3401, 1940, 1030), second_set: counts(6120, 2754, 1102, 367)}
-        ),
+        "preflight-export": preflight(UNKNOWN),
         "measure": measured(
             {
                 first_set: measurement((1.42, 1.31, 1.55), num_identical=78),
                 second_set: measurement((0.97, 0.91, 1.04), acceptance=counts(6080, 2700, 1110, 371)),
+            }
+        ),
+        "replay": replayed({first_set: counts(4790, 3401, 1940, 1030), second_set: counts(6120, 2754, 1102, 367)}),
+        "diagnose": diagnosed(
+            {
+                first_set: set_diagnosis("as expected", (-0.02, -0.04, 0.01)),
+                second_set: set_diagnosis("undecided", (-0.03, -0.11, 0.05), "measure about 190 prompts (80 now)"),
             }
         ),
     }

@@ -8,23 +8,27 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_folders import config_of, full_results, training_log, write_run
+from run_folders import FAIL, UNKNOWN, WARN, config_of, full_results, preflight, training_log, write_run
 
 from outrider.core.config import RunConfig
 from outrider.core.errors import InputError
+from outrider.report.findings import checked, details, engine_of, tally
 from outrider.report.gather import gather
 from outrider.report.provenance import as_toml
 
-_STAGES = ("synthesize", "extract", "train", "export", "replay", "measure")
+_STAGES = ("preflight", "synthesize", "extract", "train", "export", "preflight-export", "measure", "replay", "diagnose")
 
 
 def test_a_full_run(tmp_path: Path) -> None:
     results = full_results()
     data = gather(write_run(tmp_path / "mine", results, config_of(workload="w.jsonl"), log=True))
-    assert {name: getattr(data.results, name) for name in _STAGES} == results
+    assert {name: data.results.of(name) for name in _STAGES} == results
     assert data.run_name == "mine"
     assert [s.name for s in data.sets] == ["workload", "outside"]
     assert [s.num_shared_prompts for s in data.sets] == [0, 3]
+    assert [s.diagnosis.cause for s in data.sets if s.diagnosis] == ["as expected", "undecided"]
+    assert [s.replayed.num_verify_steps for s in data.sets if s.replayed] == [4790, 6120]
+    assert [check.subject for check in data.preflights] == ["planned drafter", "exported folder"]
     assert [stage.name for stage in data.stages] == list(_STAGES)
     assert all(stage.made and stage.wall_s is not None and len(stage.inputs_digest) == 64 for stage in data.stages)
     assert data.config is not None and data.config["measure"]["prompts"] == {"workload": "w.jsonl"}
@@ -33,9 +37,9 @@ def test_a_full_run(tmp_path: Path) -> None:
 
 def test_an_empty_run_has_no_numbers(tmp_path: Path) -> None:
     data = gather(write_run(tmp_path, {}))
-    assert all(getattr(data.results, name) is None for name in _STAGES)
+    assert all(data.results.of(name) is None for name in _STAGES)
     assert all(stage.made is None and stage.wall_s is None for stage in data.stages)
-    assert (data.sets, data.config, data.curve.loss) == ((), None, ())
+    assert (data.sets, data.preflights, data.config, data.curve.loss) == ((), (), None, ())
     assert data.curve.problem == "There is no training log."
 
 
@@ -79,6 +83,20 @@ def test_a_result_of_another_version_is_an_input_error(tmp_path: Path, record: s
     with pytest.raises(InputError, match="stage replay") as caught:
         gather(write_run(tmp_path, {}))
     assert "replay.json" in caught.value.evidence
+
+
+def test_findings_are_sorted_worst_first() -> None:
+    found = checked("planned drafter", preflight(WARN, UNKNOWN, FAIL))
+    assert (found.open, found.unknown, len(found.passed)) == ((FAIL, WARN), (UNKNOWN,), 24)
+    assert tally(found.result) == "1 fail, 1 warn, 1 unknown, 24 pass"
+    assert engine_of(found.result) == "vllm 0.16.0, V1 runner"
+    assert engine_of(preflight(runner=None)) == "vllm 0.16.0"
+    assert [name for name, _ in details(FAIL)] == ["found", "expected", "evidence", "effect", "fix"]
+    assert details(UNKNOWN) == (("evidence", "drafter/model.safetensors: no such file"),)
+
+
+def test_a_preflight_without_checks_is_said() -> None:
+    assert tally(preflight().model_copy(update={"findings": ()})) == "no check"
 
 
 def test_the_configuration_as_toml_is_the_configuration() -> None:

@@ -7,7 +7,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from run_folders import config_of, full_results, measured, measurement, write_run
+from run_folders import (
+    FAIL,
+    UNKNOWN,
+    WARN,
+    config_of,
+    diagnosed,
+    full_results,
+    measured,
+    measurement,
+    preflight,
+    replayed,
+    set_diagnosis,
+    write_run,
+)
 
 from outrider.core.files import file_digest
 from outrider.report.gather import gather
@@ -63,13 +76,18 @@ def test_the_page_shows_what_the_stages_said(tmp_path: Path) -> None:
         "Output tokens/s, with drafter 61.3 61.3",
         "Acceptance length, engine 2.31 [2.21, 2.41] 1.69",
         "Acceptance length, replay 2.33 1.69",
+        "Engine minus replay -0.02 [-0.04, 0.01] -0.03 [-0.11, 0.05]",
+        "Diagnosis as expected undecided",
         "Acceptance rate, engine 0.437 0.229",
         "Identical outputs 78/80 first at token 17 80/80",
         "Prompts shared with training 0 3",
         "position 1, engine: 0.700",
         "position 3, replay: 0.060",
+        "Could not be checked: weights-fit the drafter's tensors could not be read",
+        "24 checks passed",
+        "Next: Measure about 190 prompts (80 now).",
         "3,480,000",
-        "5.57 GB",
+        "5.35 GB",
         "held-out loss 5.412",
         "export/model.safetensors",
         "spec_decode_num_drafts",
@@ -135,9 +153,9 @@ def test_hostile_configuration_is_shown_as_text(tmp_path: Path) -> None:
 def test_an_empty_run_says_what_has_not_run(tmp_path: Path) -> None:
     page = _Page(render(gather(write_run(tmp_path / "mine", {}))))
     assert "Not measured the stage measure has not run" in page.text
-    for stage in ("measure", "replay", "train", "export"):
+    for stage in ("diagnose", "measure", "replay", "train", "preflight", "preflight-export", "export"):
         assert f"The stage {stage} has not run." in page.text
-    for stage in ("synthesize", "extract", "train", "export", "replay", "measure"):
+    for stage in ("preflight", "synthesize", "extract", "train", "export", "preflight-export", "measure", "replay", "diagnose"):
         assert re.search(rf"{stage}\s+has not run", page.text)
     assert "The run folder holds no configuration." in page.text
     assert not [tag for tag, _ in page.tags if tag == "svg"]
@@ -156,6 +174,46 @@ def test_a_missing_speedup_gives_its_reason(tmp_path: Path) -> None:
     text = _Page(render(gather(write_run(tmp_path, {"measure": measured({"mine": measurement(None)})})))).text
     assert "Speedup no data the plain arm was not run" in text
     assert "Acceptance rate, replay not run" in text
+
+
+def test_the_diagnosis_stands_right_under_the_verdict(tmp_path: Path) -> None:
+    results = full_results()
+    results["diagnose"] = diagnosed({"workload": set_diagnosis("integration", (-1.04, -1.1, -0.98), "look at the layer names")})
+    text = _Page(render(gather(write_run(tmp_path, results)))).text
+    assert (
+        "Pays 1.42× [1.31, 1.55] on workload Diagnosis : integration. On workload, the reason of integration with its numbers. "
+        "Next: Look at the layer names. reference 0.1.0, 80 prompts"
+    ) in text
+    assert "Diagnosis of each prompt set" not in text
+
+
+def test_findings_that_fail_or_warn_are_open_and_those_that_pass_are_folded(tmp_path: Path) -> None:
+    text = render(gather(write_run(tmp_path, {"preflight-export": preflight(WARN, UNKNOWN, FAIL)})))
+    folded = "".join(re.findall(r"<details><summary>24 checks passed.*?</details>", text, re.DOTALL))
+    assert "property 23 is right" in folded
+    shown = _Page(text.replace(folded, "")).text
+    assert "property" not in shown and UNKNOWN.title not in folded
+    for finding in (FAIL, WARN):
+        assert f"{finding.id} {finding.title} found {finding.found} expected {finding.expected}" in shown
+        assert f"evidence {finding.evidence} effect {finding.effect} fix {finding.fix}" in shown
+    assert shown.index(FAIL.title) < shown.index(WARN.title) < shown.index(UNKNOWN.title)
+    assert "Exported folder: fail vllm 0.16.0, V1 runner: 1 fail, 1 warn, 1 unknown, 24 pass" in shown
+    assert "The stage preflight has not run." in shown and "The stage preflight-export has not run." not in shown
+
+
+def test_a_replay_that_could_not_be_made_gives_its_reason(tmp_path: Path) -> None:
+    results = full_results()
+    results["replay"] = replayed({}, missing="the answers were sampled")
+    text = _Page(render(gather(write_run(tmp_path, results)))).text
+    assert "No replay: The answers were sampled." in text
+    assert "Acceptance length, replay not replayed not replayed" in text
+
+
+@pytest.mark.parametrize("part", ["title", "evidence", "fix", "effect", "found"])
+def test_hostile_findings_are_shown_as_text(tmp_path: Path, part: str) -> None:
+    text = render(gather(write_run(tmp_path, {"preflight": preflight(FAIL.model_copy(update={part: _HOSTILE}))})))
+    assert "<script" not in text
+    assert _HOSTILE in _Page(text).text
 
 
 def test_values_that_cannot_be_drawn_are_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`outrider demo`: the whole job on the embedded default."""
+"""`outrider demo`: the whole job on a real target that a package carries."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,8 +6,11 @@ from typing import Annotated
 import typer
 
 
-def demo(folder: Annotated[Path, typer.Argument(help="Where the demo works; a killed demo continues there.")] = Path("demo-run")) -> None:
+def demo(
+    folder: Annotated[Path, typer.Argument(help="Where the demo works; a killed demo continues there.")] = Path("demo-run"),
+    engine: Annotated[str, typer.Option(help="reference, or vllm where `outrider engine add` has installed one.")] = "reference",
+) -> None:
     """From a real 135M-parameter target to a measured drafter, on two CPU cores, in minutes."""
     from outrider.demo.job import run_demo
 
-    run_demo(folder, typer.echo)
+    run_demo(folder, engine, typer.echo)

@@ -9,7 +9,23 @@ from pathlib import Path
 import typer
 
 from outrider import __version__
-from outrider.cli import demo, export, extract, init, measure, replay, report, run, serve, synthesize, target, train
+from outrider.cli import (
+    demo,
+    diagnose,
+    engine,
+    export,
+    extract,
+    init,
+    measure,
+    preflight,
+    replay,
+    report,
+    run,
+    serve,
+    synthesize,
+    target,
+    train,
+)
 from outrider.core.errors import OutriderError, from_os_error
 
 app = typer.Typer(
@@ -19,16 +35,19 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(target.app, name="target")
+app.add_typer(engine.app, name="engine")
 _COMMANDS: tuple[Callable[..., None], ...] = (
     run.run,
     init.init,
     demo.demo,
+    preflight.preflight,
     synthesize.synthesize,
     extract.extract,
     train.train,
     export.export,
     replay.replay,
     measure.measure,
+    diagnose.diagnose,
     report.report,
     serve.serve,
 )

@@ -14,16 +14,17 @@ def measure(
     plain_server: Annotated[str | None, typer.Option(help="URL of a running server without a drafter.")] = None,
     drafted_server: Annotated[str | None, typer.Option(help="URL of a running server with one.")] = None,
     engine: str = "reference",
+    environment: Annotated[str | None, typer.Option(help="The engine's environment, as `engine list` shows it.")] = None,
     dtype: str = "float32",
     num_prompts: Annotated[int, typer.Option(min=1, help="Of each file.")] = 80,
     num_speculative_tokens: Annotated[int, typer.Option("--num-speculative-tokens", "-k", min=1, help="Tokens proposed a step.")] = 3,
     max_tokens: Annotated[int, typer.Option(min=1)] = 256,
     temperature: Annotated[float, typer.Option(min=0)] = 0.0,
     concurrency: Annotated[int, typer.Option(min=1)] = 1,
+    engine_args: Annotated[str, typer.Option(help="Further arguments of the engine's own command, as one string.")] = "",
 ) -> None:
     """Ask the same prompts with and without the drafter; acceptance, tokens/s and speedup with intervals."""
-    import asyncio
-    from contextlib import ExitStack
+    import shlex
 
     from rich.console import Console
 
@@ -34,8 +35,10 @@ def measure(
     from outrider.core.record import RunFolder
     from outrider.core.results import MeasureResult
     from outrider.engines.engine import ServeSpec
-    from outrider.engines.serving import engine_named, running
-    from outrider.measure.stage import DRAFTED, PLAIN, Arm, Terms
+    from outrider.engines.environments import environment_for
+    from outrider.engines.serving import engine_named
+    from outrider.measure.arms import at_urls, started
+    from outrider.measure.stage import Terms
     from outrider.measure.stage import measure as measure_arms
     from outrider.report.gather import gather
     from outrider.report.terminal import print_report
@@ -43,23 +46,25 @@ def measure(
 
     if (drafter is None) == (plain_server is None) or (plain_server is None) != (drafted_server is None):
         raise InputError("measure needs two arms", fix="give --drafter, or both --plain-server and --drafted-server")
-    folder, plugin = TargetFolder.open(target), engine_named(engine)
+    folder, plugin, extra = TargetFolder.open(target), engine_named(engine), tuple(shlex.split(engine_args))
+    place = environment_for(plugin, environment, None) if drafter else None
+    version = place.version if place else f"at {drafted_server}"
     sets = {name: first_turns(read_prompts(Path(path)), num_prompts) for name, path in named_paths(prompts).items()}
     terms = Terms(max_tokens, temperature, concurrency, num_speculative_tokens)
 
-    def work(place: Path) -> MeasureResult:
-        with ExitStack() as servers:
-            arms = [Arm(PLAIN, plain_server or ""), Arm(DRAFTED, drafted_server or "")]
-            if drafter:
-                folders = ((PLAIN, None), (DRAFTED, drafter))
-                specs = [(name, ServeSpec(target, path, num_speculative_tokens, dtype, 0, concurrency)) for name, path in folders]
-                arms = [Arm(name, servers.enter_context(running(plugin, spec, place / f"{name}.log"))) for name, spec in specs]
-            return asyncio.run(measure_arms(plugin, arms, folder, sets, terms, place))
+    def work(made: Path) -> MeasureResult:
+        arms = at_urls(str(plain_server), str(drafted_server))
+        if place:
+            spec = ServeSpec(target.resolve(), drafter, num_speculative_tokens, dtype, 0, concurrency, None, extra)
+            arms = started(plugin, place, spec, made)
+        return measure_arms(plugin, version, arms, folder, sets, terms, made)
 
     inputs = {
         "target": folder.digest,
-        "drafter": file_digest(drafter / "model.safetensors") if drafter else [plain_server, drafted_server],
-        "engine": [engine, plugin.version(), dtype_named(dtype)],
+        "drafter": [file_digest(drafter / file) for file in ("model.safetensors", "config.json")]
+        if drafter
+        else [plain_server, drafted_server],
+        "engine": [engine, version, dtype_named(dtype), list(extra)],
         "prompts": {name: file_digest(Path(path)) for name, path in named_paths(prompts).items()},
         "terms": [max_tokens, temperature, concurrency, num_speculative_tokens, num_prompts],
     }

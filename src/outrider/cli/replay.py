@@ -15,12 +15,12 @@ def replay(
 ) -> None:
     """Acceptance from stored states and the target's own tokens."""
     from outrider.drafters.loading import load_drafter
-    from outrider.pipeline import replay_store
+    from outrider.replaying import replay_store
     from outrider.store.documents import Store
     from outrider.targets.folder import TargetFolder
 
     folder = TargetFolder.open(target)
-    found = replay_store(load_drafter(drafter, folder), Store(store), folder, num_speculative_tokens, max_tokens)
+    found = replay_store(load_drafter(drafter, folder), Store(store), folder, num_speculative_tokens, max_tokens).total
     if found.acceptance_length is None:
         typer.echo("no verify step: every answer is a single token")
         return

@@ -1,4 +1,4 @@
-"""`outrider serve`: the reference engine in the foreground."""
+"""`outrider serve`: an engine in the foreground, watched."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,24 +11,31 @@ def serve(
     drafter: Annotated[Path | None, typer.Option(help="The drafter's folder; plain decoding if not given.")] = None,
     num_speculative_tokens: Annotated[int, typer.Option("--num-speculative-tokens", "-k", min=1, help="Tokens proposed a step.")] = 3,
     engine: str = "reference",
+    environment: Annotated[str | None, typer.Option(help="The engine's environment, as `engine list` shows it.")] = None,
     dtype: str = "bfloat16",
     port: int = 8000,
     max_batch: Annotated[int, typer.Option(min=1)] = 32,
     log: Annotated[Path, typer.Option(help="The engine's log.")] = Path("server.log"),
+    engine_args: Annotated[str, typer.Option(help="Further arguments of the engine's own command, as one string.")] = "",
 ) -> None:
-    """Serve a target on loopback, OpenAI-compatible, with a drafter beside it; Ctrl-C ends it."""
-    import time
+    """Serve a target on loopback, OpenAI-compatible, with a drafter beside it; ended by Ctrl-C or, with the cause, by a failure."""
+    import shlex
 
     from outrider.cli.choices import dtype_named
-    from outrider.core.errors import EngineFailed
     from outrider.engines.engine import ServeSpec
+    from outrider.engines.environments import environment_for
     from outrider.engines.serving import engine_named, serving
     from outrider.targets.folder import TargetFolder
 
     TargetFolder.open(target)
-    spec = ServeSpec(target, drafter, num_speculative_tokens, dtype_named(dtype), port, max_batch)
-    with serving(engine_named(engine), spec, log) as (url, process):
-        typer.echo(f"{url} is ready; log: {log}")
-        while process.exit_code is None:
-            time.sleep(0.5)
-    raise EngineFailed(f"the engine ended with exit code {process.exit_code}", evidence=process.tail(), fix=f"see {log}")
+    plugin = engine_named(engine)
+    place = environment_for(plugin, environment, None)
+    drafter_folder = drafter.resolve() if drafter else None
+    extra = tuple(shlex.split(engine_args))
+    spec = ServeSpec(target.resolve(), drafter_folder, num_speculative_tokens, dtype_named(dtype), port, max_batch, None, extra)
+    typer.echo(f"starting {plugin.id} {place.version}; log: {log}")
+    with serving(plugin, place, spec, log) as served:
+        typer.echo(f"{served.url} is ready")
+        while (failure := served.watch.failure(timeout_s=3600)) is None:
+            pass
+        raise failure

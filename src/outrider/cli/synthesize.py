@@ -11,14 +11,14 @@ def synthesize(
     out: Annotated[Path, typer.Option(help="Folder for answers.jsonl; a killed run continues in it.")],
     prompts: Annotated[list[Path] | None, typer.Option(help="A JSONL file of prompts; may be given several times.")] = None,
     self_prompts: Annotated[int, typer.Option(min=0, help="User turns that the target writes itself.")] = 0,
-    server: Annotated[
-        str | None, typer.Option(help="URL of an OpenAI-compatible server; the reference engine is started if not given.")
-    ] = None,
+    server: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server; the engine is started if not given.")] = None,
+    engine: str = "reference",
+    environment: Annotated[str | None, typer.Option(help="The engine's environment, as `engine list` shows it.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1)] = 512,
     temperature: Annotated[float, typer.Option(min=0)] = 0.0,
     concurrency: Annotated[int, typer.Option(min=1)] = 32,
     seed: int = 0,
-    dtype: Annotated[str, typer.Option(help="Of the target, in a reference engine that is started.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="Of the target, in an engine that is started.")] = "bfloat16",
 ) -> None:
     """Let the target answer prompts, or prompts of its own."""
     import asyncio
@@ -26,15 +26,16 @@ def synthesize(
 
     from outrider.cli.choices import dtype_named
     from outrider.engines.engine import ServeSpec
+    from outrider.engines.environments import environment_for
     from outrider.engines.serving import engine_named, running
     from outrider.synthesize.answers import Sampling
     from outrider.synthesize.stage import Prompts, answer_training
     from outrider.targets.folder import TargetFolder
 
     folder = TargetFolder.open(target)
-    spec = ServeSpec(target, None, 0, dtype_named(dtype), port=0, max_batch=concurrency)
-    started = nullcontext(server) if server else running(engine_named("reference"), spec, out / "server.log")
-    with started as url:
+    spec = ServeSpec(target.resolve(), None, 0, dtype_named(dtype), port=0, max_batch=concurrency)
+    plugin = engine_named(engine)
+    with nullcontext(server) if server else running(plugin, environment_for(plugin, environment, None), spec, out / "server.log") as url:
         wanted = Prompts(prompts or [], None, self_prompts)
         sampling = Sampling(max_tokens, temperature, concurrency, seed)
         made, _ = asyncio.run(answer_training(url, folder, wanted, sampling, out))

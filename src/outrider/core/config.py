@@ -24,9 +24,12 @@ class TargetSection(_Section):
 
 
 class EngineSection(_Section):
-    """The engine that answers and is measured."""
+    """The engine that answers and is measured; `args` are further arguments of its own command."""
 
     name: str = "reference"
+    environment: str | None = None
+    python: Path | None = None
+    args: tuple[str, ...] = ()
     dtype: Dtype = "bfloat16"
     threads: PositiveInt | None = None
 

@@ -2,6 +2,9 @@
 
 Started as `python -m outrider.core.guard LOG COMMAND...` with a pipe as standard input that the parent keeps open
 and never writes to: end of file means that the parent has died or wants us to stop. The exit code is the command's.
+
+The guard leads a session of its own, and all that the command starts stays in it unless it leaves on purpose; so
+whatever is left when the command has ended, orphans included, is found by the session and ended.
 """
 
 import contextlib
@@ -23,12 +26,10 @@ _PR_SET_PDEATHSIG = 1
 def main(log_path: str, command: list[str]) -> int:
     """Run `command` with both its outputs in `log_path` until it ends or standard input does."""
     with Path(log_path).open("ab", buffering=0) as log:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=_die_with_parent
-        )
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, preexec_fn=_die_with_parent)
     threading.Thread(target=_end_when_input_ends, args=(child,), daemon=True).start()
     code = child.wait()
-    _kill_group(child.pid)  # a worker may outlive the server that started it
+    kill_session(os.getsid(0))  # a worker may outlive the server that started it
     return code if code >= 0 else 128 - code
 
 
@@ -63,9 +64,12 @@ def _signal(process: psutil.Process, number: int) -> None:
         process.send_signal(number)
 
 
-def _kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+def kill_session(session: int) -> None:
+    """Kill every process of a session but the caller and the session's leader."""
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if pid not in (session, os.getpid()) and os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ class Completion(BaseModel):
         token_ids: the answer's ids as the server made them; None if it does not tell.
         first_token_s: seconds from the request to the first piece of text; None if it came whole.
         total_s: seconds from the request to the end.
+        metrics: what the server says of this request by its own names; None if nothing.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -31,6 +32,7 @@ class Completion(BaseModel):
     num_tokens: int | None
     first_token_s: float | None
     total_s: float
+    metrics: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class Server:
                 num_tokens=usage.get("completion_tokens"),
                 first_token_s=None,
                 total_s=total_s,
+                metrics=reply.json().get("metrics"),
             )
         except httpx2.HTTPError as error:
             raise self._broke_off(error) from None
@@ -172,6 +175,7 @@ class _StreamParts:
         self._has_ids = False
         self._finish = ""
         self._num_tokens: int | None = None
+        self._metrics: dict[str, Any] | None = None
 
     def add(self, data: str) -> None:
         if data == "[DONE]":
@@ -184,6 +188,7 @@ class _StreamParts:
             raise EngineFailed("the server failed within an answer", evidence=str(event["error"])[:400])
         if event.get("usage"):
             self._num_tokens = event["usage"].get("completion_tokens")
+        self._metrics = event.get("metrics") or self._metrics
         for choice in event.get("choices", ()):
             if self._first_s is None:
                 self._first_s = time.monotonic() - self._started
@@ -205,4 +210,5 @@ class _StreamParts:
             num_tokens=self._num_tokens if self._num_tokens is not None else ids and len(ids),
             first_token_s=self._first_s if self._first_s is not None else total_s,
             total_s=total_s,
+            metrics=self._metrics,
         )

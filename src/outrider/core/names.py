@@ -2,7 +2,18 @@
 
 from typing import Final
 
-STAGES: Final = ("synthesize", "extract", "train", "export", "replay", "measure", "report")
+STAGES: Final = (
+    "preflight",  # of the planned drafter
+    "synthesize",
+    "extract",
+    "train",
+    "export",
+    "preflight-export",  # of the folder that was made
+    "measure",
+    "replay",
+    "diagnose",
+    "report",
+)
 
 ANSWERS_FILE: Final = "answers.jsonl"
 MANIFEST_FILE: Final = "manifest.json"

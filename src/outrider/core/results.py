@@ -125,14 +125,13 @@ class AnswerSet(Frozen):
 
 
 class SynthesizeResult(Frozen):
-    """Answers to train on, and the target's own greedy answers to each measurement set.
+    """The target's own answers to train on.
 
     Attributes:
         shared_ngrams: for each measurement set, how many of its prompts share an 8-gram with a training prompt.
     """
 
     training: AnswerSet
-    measurement: dict[str, AnswerSet]
     shared_ngrams: dict[str, int]
     template_hash: str
 
@@ -149,10 +148,9 @@ class StoreSummary(Frozen):
 
 
 class ExtractResult(Frozen):
-    """The stores: one to train on, one for each measurement set. `aux_layers` counts layers run."""
+    """The store to train on. `aux_layers` counts layers run."""
 
     training: StoreSummary
-    measurement: dict[str, StoreSummary]
     aux_layers: tuple[int, ...]
 
 
@@ -242,7 +240,12 @@ class SetMeasurement(Frozen):
 
 
 class MeasureResult(Frozen):
-    """The measurement: the first set is the run's own workload, whose two numbers stand at the top level."""
+    """The measurement: the first set is the run's own workload, whose two numbers stand at the top level.
+
+    Attributes:
+        arms_in_turns: whether both servers ran side by side and were asked in turns; else each arm was one start, and
+            intervals hold for prompts, not for starts.
+    """
 
     engine: str
     engine_version: str
@@ -252,6 +255,7 @@ class MeasureResult(Frozen):
     acceptance_length: float | None
     speedup: float | None
     sets: dict[str, SetMeasurement]
+    arms_in_turns: bool = True
 
 
 class Finding(Frozen):

@@ -2,16 +2,14 @@
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from outrider.core.errors import EngineFailed
+from outrider.core.guard import kill_session
 
 _STOP_TIMEOUT_S = 20.0
-_POLL_S = 0.1
 _TAIL_LINES = 5
 
 
@@ -52,31 +50,25 @@ class GuardedProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        kill_session(self._process.pid)  # should the guard itself have been killed
+
+    @property
+    def pid(self) -> int:
+        """The guard's process id, which is also the session of all that runs under it."""
+        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
         """The command's exit code, or None while it runs."""
         return self._process.poll()
 
-    def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
-        """Wait for `ready`.
-
-        Raises:
-            EngineFailed: the command ended first, or `timeout_s` passed; the log's last lines are shown.
-        """
-        deadline = time.monotonic() + timeout_s
-        while not ready():
-            if self.exit_code is not None:
-                raise EngineFailed(
-                    f"{self.name} ended with exit code {self.exit_code} before it was ready",
-                    evidence=self.tail(),
-                    fix=f"see {self.log_path}",
-                )
-            if time.monotonic() > deadline:
-                raise EngineFailed(f"{self.name} was not ready after {timeout_s:.0f} s", evidence=self.tail(), fix=f"see {self.log_path}")
-            time.sleep(_POLL_S)
-
     def tail(self) -> str:
         """The last lines of the log."""
-        lines = self.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return "\n            ".join(lines[-_TAIL_LINES:])
+        return "\n            ".join(self._lines()[-_TAIL_LINES:])
+
+    def last_line(self) -> str:
+        """The last line of the log; empty if there is none."""
+        return (self._lines() or [""])[-1]
+
+    def _lines(self) -> list[str]:
+        return self.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()

@@ -28,21 +28,22 @@ the prompts of that traffic, a hundred to ten thousand times as many answer toke
 """
 
 
-def run_demo(folder: Path, say: Callable[[str], None]) -> None:
-    """Run the demo below `folder`; what an earlier, killed demo has finished is taken.
+def run_demo(folder: Path, engine: str, say: Callable[[str], None]) -> None:
+    """Run the demo below `folder` with an engine; what an earlier, killed demo has finished is taken.
 
     Raises:
-        InputError: the package that carries the target is not installed.
+        InputError: the package that carries the target, or the engine, is not installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "target"
     if not (target / "config.json").exists():
-        say("[0/7] import the target, SmolLM2-135M-Instruct, from its GGUF file")
+        say("[0] import the target, SmolLM2-135M-Instruct, from its GGUF file")
         import_target(carried_target(), target)
     write_prompt_file(folder / "prompts" / "emails_training.jsonl", training_prompts(NUM_TRAINING))
     write_prompt_file(folder / "prompts" / "emails_held_out.jsonl", measured_prompts(NUM_MEASURED))
     write_prompt_file(folder / "prompts" / "general.jsonl", list(GENERAL[:NUM_GENERAL]))
-    write_atomically(folder / "run.toml", files("outrider.demo").joinpath("run.toml").read_bytes())
+    settings = files("outrider.demo").joinpath("run.toml").read_text(encoding="utf-8")
+    write_atomically(folder / "run.toml", settings.replace('name = "reference"', f'name = "{engine}"').encode())
     run = RunFolder(folder / "run")
     Pipeline(load_config(folder / "run.toml"), run, say).all_stages()
     print_report(gather(run), Console())

@@ -1,3 +1,3 @@
 """Drafting algorithms, one file each; and replay, which needs no engine."""
 
-SEAMS = ("algorithm", "distill_loss", "loading", "replay", "ttt")
+SEAMS = ("algorithm", "distill_loss", "loading", "replay", "shape", "ttt")

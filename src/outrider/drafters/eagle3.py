@@ -19,6 +19,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from outrider.drafters.algorithm import Algorithm
+from outrider.drafters.shape import default_aux_layers as default_aux_layers
 from outrider.formats.checkpoint import DrafterCheckpoint, DrafterConfig
 
 
@@ -289,18 +290,6 @@ class ChainDrafter:
             hidden = drafter.finish_layer(hidden, attend(drafter.queries(inputs, slot + step), seen, visible, own))
             tokens.append(int(drafter.target_ids(torch.tensor(choose(drafter.logits(hidden)[0, 0]), device=aux.device))))
         return tokens
-
-
-def default_aux_layers(num_layers: int) -> tuple[int, ...]:
-    """An early, a middle and a late layer (layers run): 2, L / 2, L - 3, as the paper and every engine's default.
-
-    Below 7 layers those coincide, which engines take for fewer than three; three different ones are given then.
-    """
-    if num_layers >= 7:
-        return (2, num_layers // 2, num_layers - 3)
-    if num_layers >= 4:
-        return (1, num_layers // 2, num_layers - 1)
-    return tuple(range(max(0, num_layers - 2), num_layers + 1))
 
 
 DRAFTER = Algorithm(id="eagle3", default_aux_layers=default_aux_layers)

@@ -34,6 +34,22 @@ class ServeSpec:
 
 
 @dataclass(frozen=True)
+class Distribution:
+    """A package that carries the engine.
+
+    Attributes:
+        imports: the module that must import when it is installed.
+        unfit: packages that its requirements bring and that break it.
+        besides: a requirement that it does better with; empty for none.
+    """
+
+    name: str
+    imports: str
+    unfit: tuple[str, ...] = ()
+    besides: str = ""
+
+
+@dataclass(frozen=True)
 class Launch:
     """A command line, and what it needs in its environment beside ours."""
 
@@ -83,26 +99,28 @@ class Engine:
 
     Attributes:
         id: the plug-in's id.
-        distributions: packages that carry it, by any of which an environment is recognised.
+        distributions: the packages that carry it; an environment is recognised by any of them.
         built_in: its environment if it is part of this package, else None.
         launch: the command that serves a spec on loopback.
         facts: what this installed version accepts.
         counters: text of /metrics → its raw counters, by its own names.
         acceptance: difference of raw counters → counts as the engine makes them; None if it has not speculated.
         answer_acceptance: one answer's counts, corrected so that drafts past the stop are not counted; None if unknown.
-        failures: what its log says when it fails, the most telling first.
+        fatal: patterns of log lines after which it will not serve any more, whatever its process does.
+        failures: what its log says of the cause, the most telling first.
         side_by_side: whether two servers run beside each other without taking each other's memory or cores.
         ready_timeout_s: how long a start may take.
     """
 
     id: str
-    distributions: tuple[str, ...]
+    distributions: tuple[Distribution, ...]
     built_in: Callable[[], Environment] | None
     launch: Callable[[Environment, ServeSpec], Launch]
     facts: Callable[[Environment], EngineFacts]
     counters: Callable[[str], dict[str, float]]
     acceptance: Callable[[Mapping[str, float]], Acceptance | None]
     answer_acceptance: Callable[[Answer], Acceptance | None]
+    fatal: tuple[str, ...]
     failures: tuple[LogFailure, ...]
     side_by_side: bool
     ready_timeout_s: float

@@ -1,19 +1,29 @@
-"""Start an engine, wait until it has given a token, and leave nothing behind."""
+"""Start an engine, wait until it has given tokens, end it with the cause as soon as it fails, leave nothing behind."""
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx2
 
 import outrider.engines as engines
-from outrider.core.errors import InputError
+from outrider.core.errors import EngineFailed
 from outrider.core.plugins import load_plugin
 from outrider.core.shell import GuardedProcess
 from outrider.engines.engine import Engine, ServeSpec
+from outrider.engines.environment import Environment
+from outrider.engines.watching import Watch
+
+_POLL_S = 0.1
+_PROBE_TIMEOUT_S = 120.0
+# enough tokens that a drafting server must verify a proposal, not only make one
+_PROBE_TOKENS = 8
+# after an answer broke off, how long the log may take to tell why
+_CAUSE_TIMEOUT_S = 15.0
 
 
 def engine_named(name: str) -> Engine:
@@ -37,47 +47,84 @@ def require_free(port: int) -> None:
     """Refuse a port that is taken before anything is loaded for it.
 
     Raises:
-        InputError: something listens there.
+        EngineFailed: something listens there.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise InputError(f"port {port} is taken", evidence=str(error), fix="stop what listens there, or choose another port") from None
+            raise EngineFailed(
+                f"port {port} is taken", evidence=str(error), fix="stop what listens there, or choose another port"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server, and the process it is."""
+
+    url: str
+    process: GuardedProcess
+    watch: Watch
 
 
 @contextmanager
-def serving(engine: Engine, spec: ServeSpec, log_path: Path) -> Iterator[tuple[str, GuardedProcess]]:
-    """Serve `spec` until the block ends; yields the URL and the process once the server has answered with a token.
+def serving(engine: Engine, environment: Environment, spec: ServeSpec, log_path: Path) -> Iterator[Served]:
+    """Serve `spec` until the block ends; enters it once the server has answered with tokens.
+
+    When the engine fails, its process is ended at once, so that whoever waits for an answer is told, and the error that
+    then leaves the block is replaced by the cause that the log gives.
 
     Raises:
-        EngineFailed: it ended or was not ready in time; the end of its log is shown.
-        InputError: the port is taken.
+        EngineFailed: it ended, failed or was not ready in time; the port is taken.
     """
     spec = spec if spec.port else replace(spec, port=free_port())
     require_free(spec.port)
     url = f"http://127.0.0.1:{spec.port}"
-    with GuardedProcess(f"engine {engine.id}", engine.command(spec), log_path, os.environ) as process:
-        process.wait_until(lambda: _answers(url), engine.ready_timeout_s)
-        yield url, process
+    launch = engine.launch(environment, spec)
+    env = {**launch.env, **os.environ} | {key: value for key, value in launch.env.items() if key == "LD_PRELOAD"}
+    with GuardedProcess(f"engine {engine.id}", launch.command, log_path, env) as process, Watch(engine, process) as watch:
+        try:
+            _wait_until_it_answers(url, watch, engine.ready_timeout_s)
+            yield Served(url, process, watch)
+        except EngineFailed as error:
+            raise watch.failure(_CAUSE_TIMEOUT_S) or error from None
 
 
 @contextmanager
-def running(engine: Engine, spec: ServeSpec, log_path: Path) -> Iterator[str]:
+def running(engine: Engine, environment: Environment, spec: ServeSpec, log_path: Path) -> Iterator[str]:
     """`serving`, for who needs the URL only."""
-    with serving(engine, spec, log_path) as (url, _):
-        yield url
+    with serving(engine, environment, spec, log_path) as served:
+        yield served.url
+
+
+def _wait_until_it_answers(url: str, watch: Watch, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not _answers(url):
+        if failure := watch.failure(0):
+            raise failure
+        if time.monotonic() > deadline:
+            raise EngineFailed(
+                f"{watch.name} was not ready after {timeout_s:.0f} s", evidence=watch.last_lines(), fix=f"see {watch.log_path}"
+            )
+        time.sleep(_POLL_S)
 
 
 def _answers(url: str) -> bool:
-    """Ready means that a token came, not that a port is open."""
+    """Ready means that tokens came, not that a port is open.
+
+    Raises:
+        EngineFailed: the server says that it is well and refuses to answer.
+    """
     try:
-        with httpx2.Client(timeout=60.0, trust_env=False) as client:
+        with httpx2.Client(timeout=_PROBE_TIMEOUT_S, trust_env=False) as client:
             if client.get(f"{url}/health").status_code != 200:
                 return False
             model = client.get(f"{url}/v1/models").json()["data"][0]["id"]
-            reply = client.post(f"{url}/v1/completions", json={"model": model, "prompt": [1], "max_tokens": 1})
-            return reply.status_code == 200
+            body = {"model": model, "prompt": [1], "max_tokens": _PROBE_TOKENS, "temperature": 0, "ignore_eos": True}
+            reply = client.post(f"{url}/v1/completions", json=body)
     except httpx2.HTTPError:
         return False
+    if reply.status_code != 200:
+        raise EngineFailed("the server was up and failed on its first request", evidence=f"{reply.status_code}: {reply.text[:300]}")
+    return True

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
-from torch import Tensor
 
 from outrider.core.results import Frozen
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class DrafterConfig(Frozen):
@@ -52,8 +54,8 @@ class DrafterCheckpoint:
     """
 
     config: DrafterConfig
-    tensors: dict[str, Tensor]
-    draft_vocab: Tensor | None
+    tensors: "dict[str, Tensor]"
+    draft_vocab: "Tensor | None"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 import json
 import struct
+import sys
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,35 @@ def _damaged(path: Path, evidence: str) -> InputError:
     return InputError(
         f"{path.name} is truncated or damaged", evidence=f"{path}: {evidence}", effect="it cannot be loaded", fix="copy or fetch it again"
     )
+
+
+def read_bytes(entry: TensorEntry) -> bytes:
+    """A tensor's bytes as they are stored, little-endian.
+
+    Raises:
+        InputError: the file is not what it was when its header was read.
+    """
+    if read_header(entry.file).get(entry.name) != entry:
+        raise _damaged(entry.file, f"{entry.name!r} changed while it was read")
+    with entry.file.open("rb") as file:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+        first, last = json.loads(file.read(header_bytes))[entry.name]["data_offsets"]
+        file.seek(8 + header_bytes + int(first))
+        return file.read(int(last) - int(first))
+
+
+def read_int64(entry: TensorEntry) -> "array[int]":
+    """The numbers of an I64 tensor, row by row.
+
+    Raises:
+        InputError: another dtype, or the file is not what it was when its header was read.
+    """
+    if entry.dtype != "I64":
+        raise InputError(f"{entry.name} is {entry.dtype}, not I64", evidence=str(entry.file))
+    numbers = array("q", read_bytes(entry))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def read_folder_headers(folder: Path) -> dict[str, TensorEntry]:

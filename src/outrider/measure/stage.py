@@ -1,12 +1,13 @@
-"""The stage: two servers, the same prompts, paired; every reply kept as it comes, so that a killed run goes on.
+"""The stage: the same prompts with and without the drafter, paired; every reply kept as it comes, so a killed run goes on.
 
-At concurrency 1 the arms take turns prompt by prompt, in changing order, so that a drift of the machine meets both.
-At a higher concurrency one arm runs after the other, and an interval of the speedup is not given.
+Where two servers can run beside each other, the arms take turns prompt by prompt at concurrency 1, in changing order, so
+that a drift of the machine meets both. Else each arm is one start, and the other is asked when it has ended.
 """
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from outrider.core.journal import Journal
 from outrider.core.progress import Track
 from outrider.core.prompts import Conversation
 from outrider.core.results import Acceptance, ArmResult, MeasureResult, SetMeasurement
-from outrider.engines.engine import Engine
-from outrider.measure.statistics import bootstrap
+from outrider.core.statistics import bootstrap
+from outrider.engines.engine import Answer, Engine
+from outrider.measure.arms import DRAFTED, PLAIN, Arm
 from outrider.targets.folder import TargetFolder
 
-PLAIN, DRAFTED = "plain", "drafted"
+REPLIES_FILE = "replies.jsonl"
 _WARM_UP_TOKENS = 16
 Reply = dict[str, Any]
+Sets = Mapping[str, Sequence[Conversation]]
 
 
 @dataclass(frozen=True)
@@ -37,16 +40,8 @@ class Terms:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Arm:
-    """A running server, with or without the drafter."""
-
-    name: str
-    url: str
-
-
-async def measure(
-    engine: Engine, arms: Sequence[Arm], target: TargetFolder, sets: Mapping[str, Sequence[Conversation]], terms: Terms, folder: Path
+def measure(
+    engine: Engine, engine_version: str, arms: Sequence[Arm], target: TargetFolder, sets: Sets, terms: Terms, folder: Path
 ) -> MeasureResult:
     """Measure every prompt set on both arms.
 
@@ -58,106 +53,118 @@ async def measure(
         EngineFailed: a server died; MeasurementInvalid: the drafting server has not speculated.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with Journal(folder / "replies.jsonl") as journal:
+    in_turns = engine.side_by_side and terms.concurrency == 1
+    with Journal(folder / REPLIES_FILE) as journal:
         total = len(arms) * sum(len(prompts) for prompts in sets.values())
-        with Track("measure", total, "answers", done=len(journal.rows)) as track:
-            for name, prompts in sets.items():
-                run = _SetRun(engine, arms, target, name, prompts, terms, journal, track)
-                await (run.in_turns() if terms.concurrency == 1 else run.one_arm_after_the_other())
-        results = {name: _summary(engine, name, [c.id for c in prompts], terms, journal.rows) for name, prompts in sets.items()}
+        with Track("measure", total, "answers", done=len({_key(row) for row in journal.rows})) as track:
+            asking = _Asking(engine, target, terms, sets, journal, track)
+            for group in [list(arms)] if in_turns else [[arm] for arm in arms]:
+                if any(asking.todo(arm.name, name) for arm in group for name in sets):
+                    with ExitStack() as servers:
+                        urls = {arm.name: servers.enter_context(arm.start()) for arm in group}
+                        asyncio.run(asking.ask(urls))
+        summing = _Summing(engine, target, terms, journal.rows)
+        results = {name: summing.of(name, [c.id for c in prompts]) for name, prompts in sets.items()}
     first = next(iter(results.values()))
     return MeasureResult(
         engine=engine.id,
-        engine_version=engine.version(),
+        engine_version=engine_version,
         num_speculative_tokens=terms.num_speculative_tokens,
         temperature=terms.temperature,
         max_tokens=terms.max_tokens,
         acceptance_length=first.acceptance_length,
         speedup=first.speedup.value if first.speedup else None,
         sets=results,
+        arms_in_turns=in_turns,
     )
 
 
-class _SetRun:
-    """Asks one set's prompts, as far as the journal lacks the replies."""
+def _key(row: Reply) -> tuple[str, str, str]:
+    return row["set"], row["arm"], row["prompt"]
 
-    def __init__(
-        self,
-        engine: Engine,
-        arms: Sequence[Arm],
-        target: TargetFolder,
-        name: str,
-        prompts: Sequence[Conversation],
-        terms: Terms,
-        journal: Journal,
-        track: Track,
-    ) -> None:
-        self._engine, self._arms, self._target, self._name, self._prompts = engine, arms, target, name, prompts
-        self._terms, self._journal, self._track = terms, journal, track
 
-    async def in_turns(self) -> None:
-        """Prompt by prompt on both arms; counters are read around each prompt."""
-        done = {(row["arm"], row["prompt"]) for row in self._journal.rows if row["set"] == self._name}
-        todo = [(number, c) for number, c in enumerate(self._prompts) if not all((arm.name, c.id) in done for arm in self._arms)]
-        if not todo:
+class _Asking:
+    """Asks what the journal lacks."""
+
+    def __init__(self, engine: Engine, target: TargetFolder, terms: Terms, sets: Sets, journal: Journal, track: Track) -> None:
+        self._engine, self._target, self._terms, self._sets = engine, target, terms, sets
+        self._journal, self._track = journal, track
+        self._servers: dict[str, Server] = {}
+        self._models: dict[str, str] = {}
+
+    def todo(self, arm: str, name: str) -> list[Conversation]:
+        """The prompts of a set that an arm has not answered; above concurrency 1 a set is one run: all of them, or none."""
+        done = {_key(row) for row in self._journal.rows}
+        missing = [c for c in self._sets[name] if (name, arm, c.id) not in done]
+        return list(self._sets[name]) if missing and self._terms.concurrency > 1 else missing
+
+    async def ask(self, urls: Mapping[str, str]) -> None:
+        """Ask the arms that run at these URLs: one prompt at a time, in turns, or each set at the asked concurrency."""
+        for arm, url in urls.items():
+            self._servers[arm] = Server(url, max_connections=self._terms.concurrency)
+            self._models[arm] = await self._servers[arm].model()
+            first = next(iter(self._sets.values()))[0]
+            await self._servers[arm].stream(self._question(arm, first, _WARM_UP_TOKENS))
+        for name in self._sets:
+            if self._terms.concurrency == 1:
+                await self._one_at_a_time(name, list(urls))
+            else:
+                for arm in urls:
+                    await self._all_at_once(name, arm)
+        for arm in urls:
+            await self._servers[arm].close()
+
+    async def _one_at_a_time(self, name: str, arms: Sequence[str]) -> None:
+        """Counters are read around each answer."""
+        todo = {arm: {c.id for c in self.todo(arm, name)} for arm in arms}
+        for number, conversation in enumerate(self._sets[name]):
+            for arm in arms if number % 2 == 0 else reversed(arms):
+                if conversation.id in todo[arm]:
+                    before = await self._counters(arm)
+                    reply = await self._reply(arm, conversation)
+                    self._keep(name, arm, [reply], reply["total_s"], _difference(before, await self._counters(arm)))
+
+    async def _all_at_once(self, name: str, arm: str) -> None:
+        """Counters are read around the drained run."""
+        if not (prompts := self.todo(arm, name)):
             return
-        servers = {arm.name: Server(arm.url) for arm in self._arms}
-        models = {name: await server.model() for name, server in servers.items()}
-        for name, server in servers.items():
-            await server.stream(self._question(models[name], todo[0][1], max_tokens=_WARM_UP_TOKENS))
-        for number, conversation in todo:
-            for arm in self._arms if number % 2 == 0 else reversed(self._arms):
-                if (arm.name, conversation.id) not in done:
-                    before = await self._counters(servers[arm.name])
-                    reply = await self._ask(servers[arm.name], models[arm.name], conversation)
-                    after = await self._counters(servers[arm.name])
-                    self._keep(arm, [reply], reply["total_s"], _difference(before, after))
-        for server in servers.values():
-            await server.close()
+        waiting = asyncio.Semaphore(self._terms.concurrency)
 
-    async def one_arm_after_the_other(self) -> None:
-        """All prompts of an arm at the asked concurrency; counters are read around the drained run."""
-        for arm in self._arms:
-            if any(row["arm"] == arm.name and row["set"] == self._name for row in self._journal.rows):
-                continue
-            async with Server(arm.url, max_connections=self._terms.concurrency) as server:
-                model = await server.model()
-                await server.stream(self._question(model, self._prompts[0], max_tokens=_WARM_UP_TOKENS))
-                waiting = asyncio.Semaphore(self._terms.concurrency)
+        async def ask(conversation: Conversation) -> Reply:
+            async with waiting:
+                return await self._reply(arm, conversation)
 
-                async def ask(
-                    conversation: Conversation, server: Server = server, model: str = model, waiting: asyncio.Semaphore = waiting
-                ) -> Reply:
-                    async with waiting:
-                        return await self._ask(server, model, conversation)
+        before, started = await self._counters(arm), time.monotonic()
+        replies = await asyncio.gather(*(ask(c) for c in prompts))
+        wall_s = time.monotonic() - started
+        self._keep(name, arm, replies, wall_s, _difference(before, await self._counters(arm)))
 
-                before, started = await self._counters(server), time.monotonic()
-                replies = await asyncio.gather(*(ask(c) for c in self._prompts))
-                wall_s = time.monotonic() - started
-                self._keep(arm, replies, wall_s, _difference(before, await self._counters(server)))
+    def _question(self, arm: str, conversation: Conversation, max_tokens: int) -> Question:
+        ids = self._target.prompt_ids(conversation.messages([]))
+        return Question(self._models[arm], ids, max_tokens, self._terms.temperature, self._terms.seed)
 
-    def _question(self, model: str, conversation: Conversation, max_tokens: int) -> Question:
-        return Question(model, self._target.prompt_ids(conversation.messages([])), max_tokens, self._terms.temperature, self._terms.seed)
-
-    async def _ask(self, server: Server, model: str, conversation: Conversation) -> Reply:
-        completion = await server.stream(self._question(model, conversation, self._terms.max_tokens))
+    async def _reply(self, arm: str, conversation: Conversation) -> Reply:
+        question = self._question(arm, conversation, self._terms.max_tokens)
+        completion = await self._servers[arm].stream(question)
         ids = completion.token_ids if completion.token_ids is not None else tuple(self._target.ids(completion.text))
         return {
             "prompt": conversation.id,
+            "prompt_ids": list(question.prompt),
             "token_ids": list(ids),
             "num_tokens": completion.num_tokens or len(ids),
             "first_token_s": completion.first_token_s,
             "total_s": completion.total_s,
+            "metrics": completion.metrics,
         }
 
-    async def _counters(self, server: Server) -> dict[str, float]:
-        return self._engine.counters(await server.metrics())
+    async def _counters(self, arm: str) -> dict[str, float]:
+        return self._engine.counters(await self._servers[arm].metrics())
 
-    def _keep(self, arm: Arm, replies: Sequence[Reply], wall_s: float, counters: dict[str, float]) -> None:
+    def _keep(self, name: str, arm: str, replies: Sequence[Reply], wall_s: float, counters: dict[str, float]) -> None:
         """One row a reply; what belongs to the whole run of them stands in the first."""
         for number, reply in enumerate(replies):
             shared = {"wall_s": wall_s, "counters": counters} if number == 0 else {}
-            self._journal.append({"set": self._name, "arm": arm.name, **reply, **shared})
+            self._journal.append({"set": name, "arm": arm, **reply, **shared})
             self._track.advance(1)
 
 
@@ -165,55 +172,71 @@ def _difference(before: dict[str, float], after: dict[str, float]) -> dict[str, 
     return {name: value - before.get(name, 0.0) for name, value in after.items()}
 
 
-def _summary(engine: Engine, name: str, order: Sequence[str], terms: Terms, rows: Sequence[Reply]) -> SetMeasurement:
-    by_arm = {arm: {row["prompt"]: row for row in rows if row["set"] == name and row["arm"] == arm} for arm in (PLAIN, DRAFTED)}
-    plain, drafted = [by_arm[PLAIN][i] for i in order], [by_arm[DRAFTED][i] for i in order]
-    pairs = list(zip(plain, drafted, strict=True))
-    result = _arm(engine, drafted)
-    if result.acceptance is None:
-        raise MeasurementInvalid(
-            f"the drafting server has not speculated on {name}",
-            evidence=f"counters: {result.raw_counters}",
-            effect="there is nothing to compare",
-            fix="start it with the drafter",
+class _Summing:
+    """From replies to results."""
+
+    def __init__(self, engine: Engine, target: TargetFolder, terms: Terms, rows: Sequence[Reply]) -> None:
+        self._engine, self._stop_ids, self._terms = engine, target.eos_token_ids, terms
+        self._rows = {_key(row): row for row in rows}
+
+    def of(self, name: str, order: Sequence[str]) -> SetMeasurement:
+        plain, drafted = ([self._rows[name, arm, prompt] for prompt in order] for arm in (PLAIN, DRAFTED))
+        pairs = list(zip(plain, drafted, strict=True))
+        result = self._arm(drafted)
+        if result.acceptance is None:
+            raise MeasurementInvalid(
+                f"the drafting server has not speculated on {name}",
+                evidence=f"counters: {result.raw_counters}",
+                effect="there is nothing to compare",
+                fix="start it with the drafter",
+            )
+        differing = {d["prompt"]: at for p, d in pairs if (at := _first_difference(p["token_ids"], d["token_ids"])) is not None}
+        one_at_a_time = self._terms.concurrency == 1
+        speedup = bootstrap(pairs, _speedup) if one_at_a_time else None
+        return SetMeasurement(
+            plain=self._arm(plain),
+            drafted=result,
+            acceptance_length=result.acceptance.acceptance_length,
+            acceptance_length_interval=bootstrap(list(result.by_prompt.values()), _acceptance_length),
+            speedup=speedup,
+            speedup_missing=None if speedup else _no_interval(one_at_a_time),
+            num_prompts=len(pairs),
+            num_identical=len(pairs) - len(differing),
+            first_difference=differing,
+            num_distinct_answers=len({tuple(row["token_ids"]) for row in drafted}),
         )
-    differing = {d["prompt"]: at for p, d in pairs if (at := _first_difference(p["token_ids"], d["token_ids"])) is not None}
-    in_turns = terms.concurrency == 1
-    speedup = bootstrap(pairs, _speedup) if in_turns else None
-    return SetMeasurement(
-        plain=_arm(engine, plain),
-        drafted=result,
-        acceptance_length=result.acceptance.acceptance_length,
-        acceptance_length_interval=bootstrap(drafted, lambda some: _acceptance_length(engine, some)) if in_turns else None,
-        speedup=speedup,
-        speedup_missing=None if speedup else _no_interval(in_turns),
-        num_prompts=len(pairs),
-        num_identical=len(pairs) - len(differing),
-        first_difference=differing,
-        num_distinct_answers=len({tuple(row["token_ids"]) for row in drafted}),
-    )
+
+    def _arm(self, rows: Sequence[Reply]) -> ArmResult:
+        tokens, wall_s = sum(row["num_tokens"] for row in rows), sum(row.get("wall_s", 0.0) for row in rows)
+        counters: dict[str, float] = {}
+        for row in rows:
+            for key, value in row.get("counters", {}).items():
+                counters[key] = counters.get(key, 0.0) + value
+        told = {row["prompt"]: counted for row in rows if (counted := self._engine.answer_acceptance(self._answer(row)))}
+        by_prompt = told if len(told) == len(rows) else {}
+        return ArmResult(
+            output_tokens=tokens,
+            wall_s=wall_s,
+            tok_per_s=tokens / wall_s,
+            acceptance=sum(by_prompt.values(), Acceptance()) if by_prompt else self._engine.acceptance(counters),
+            by_prompt=by_prompt,
+            raw_counters=counters,
+        )
+
+    def _answer(self, row: Reply) -> Answer:
+        counters = row.get("counters") if self._terms.concurrency == 1 else None
+        terms = self._terms
+        return Answer(row["token_ids"], terms.max_tokens, self._stop_ids, terms.num_speculative_tokens, row.get("metrics"), counters)
 
 
-def _no_interval(in_turns: bool) -> str:
-    if in_turns:
+def _no_interval(one_at_a_time: bool) -> str:
+    if one_at_a_time:
         return "an interval needs at least two prompts"
     return "at a concurrency above 1 each arm is one run: compare tokens/s, and repeat the measurement for an interval"
 
 
-def _arm(engine: Engine, rows: Sequence[Reply]) -> ArmResult:
-    tokens, wall_s = sum(row["num_tokens"] for row in rows), sum(row.get("wall_s", 0.0) for row in rows)
-    counters: dict[str, float] = {}
-    for row in rows:
-        for key, value in row.get("counters", {}).items():
-            counters[key] = counters.get(key, 0.0) + value
-    return ArmResult(
-        output_tokens=tokens, wall_s=wall_s, tok_per_s=tokens / wall_s, acceptance=engine.acceptance(counters), raw_counters=counters
-    )
-
-
-def _acceptance_length(engine: Engine, rows: Sequence[Reply]) -> float | None:
-    total = sum((a for row in rows if (a := engine.acceptance(row["counters"]))), Acceptance())
-    return total.acceptance_length
+def _acceptance_length(answers: Sequence[Acceptance]) -> float | None:
+    return sum(answers, Acceptance()).acceptance_length
 
 
 def _speedup(pairs: Sequence[tuple[Reply, Reply]]) -> float | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from outrider.core.results import Acceptance
-from outrider.report.figures import NO_DATA, bounds, number, times
+from outrider.report.figures import NO_DATA, bounds, number, signed, times
 from outrider.report.gather import ReportData, SetReport
 
 
@@ -30,6 +30,7 @@ def compare(data: ReportData) -> tuple[Row, ...]:
     sets = data.sets
     unmeasured = Cell("not run" if data.results.measure is None else "not measured", missing=True)
     unreplayed = Cell("not run" if data.results.replay is None else "not replayed", missing=True)
+    undiagnosed = Cell("not run" if data.results.diagnose is None else NO_DATA, missing=True)
     unchecked = Cell("not run" if data.results.synthesize is None else NO_DATA, missing=True)
 
     def row(label: str, term: str, cells: list[Cell]) -> Row:
@@ -41,6 +42,8 @@ def compare(data: ReportData) -> tuple[Row, ...]:
         row("Output tokens/s, without", "output tokens/s", [_speed(s, "plain", unmeasured) for s in sets]),
         row("Acceptance length, engine", "acceptance length", [_length(s, unmeasured) for s in sets]),
         row("Acceptance length, replay", "acceptance length", [_replay_length(s.replayed, unreplayed) for s in sets]),
+        row("Engine minus replay", "engine minus replay", [_difference(s, undiagnosed) for s in sets]),
+        row("Diagnosis", "diagnosis", [Cell(s.diagnosis.cause) if s.diagnosis else undiagnosed for s in sets]),
         row("Acceptance rate, engine", "acceptance rate", [_engine_rate(s, unmeasured) for s in sets]),
         row("Acceptance rate, replay", "acceptance rate", [_rate(s.replayed) if s.replayed else unreplayed for s in sets]),
         row("Identical outputs", "identical outputs", [_identical(s, unmeasured) for s in sets]),
@@ -75,6 +78,13 @@ def _length(prompt_set: SetReport, missing: Cell) -> Cell:
 
 def _replay_length(replayed: Acceptance | None, missing: Cell) -> Cell:
     return _written(number(replayed.acceptance_length)) if replayed else missing
+
+
+def _difference(prompt_set: SetReport, missing: Cell) -> Cell:
+    if prompt_set.diagnosis is None:
+        return missing
+    difference = prompt_set.diagnosis.difference
+    return _written(signed(difference.value), bounds(difference)) if difference else Cell(NO_DATA, missing=True)
 
 
 def _engine_rate(prompt_set: SetReport, missing: Cell) -> Cell:

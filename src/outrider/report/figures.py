@@ -34,6 +34,12 @@ def bounds(interval: Interval | None) -> str:
     return f"[{number(interval.low)}, {number(interval.high)}]" if interval else ""
 
 
+def signed(value: float | None) -> str:
+    """A difference: +0.02."""
+    text = number(value)
+    return f"+{text}" if value is not None and value >= 0 and math.isfinite(value) else text
+
+
 def with_bounds(value: str, interval: Interval | None) -> str:
     """A written value and the ends of its interval, where there is one."""
     return f"{value} {bounds(interval)}".rstrip()
@@ -69,3 +75,8 @@ def duration(seconds: float | None) -> str:
 def counted(count: int, noun: str) -> str:
     """1 prompt, 2 prompts."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."

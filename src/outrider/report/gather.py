@@ -1,6 +1,7 @@
 """Everything that a report shows, read from whatever a run folder holds so far."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,14 +14,18 @@ from outrider.core.names import METRICS_FILE, STAGES
 from outrider.core.record import RunFolder
 from outrider.core.results import (
     Acceptance,
+    DiagnoseResult,
     ExportResult,
     ExtractResult,
     MeasureResult,
+    PreflightResult,
     ReplayResult,
+    SetDiagnosis,
     SetMeasurement,
     SynthesizeResult,
     TrainResult,
 )
+from outrider.report.findings import Checked, checked
 from outrider.report.provenance import versions
 from outrider.report.stages import StageReport, describe
 from outrider.report.verdict import Verdict, cautions, judge
@@ -30,14 +35,27 @@ R = TypeVar("R", bound=BaseModel)
 
 @dataclass(frozen=True)
 class StageResults:
-    """The typed result of each stage; None where the stage has not run."""
+    """The typed result of each stage; None where the stage has not run.
 
+    Attributes:
+        preflight: of the planned drafter.
+        preflight_export: of the folder that was made.
+    """
+
+    preflight: PreflightResult | None
     synthesize: SynthesizeResult | None
     extract: ExtractResult | None
     train: TrainResult | None
     export: ExportResult | None
-    replay: ReplayResult | None
+    preflight_export: PreflightResult | None
     measure: MeasureResult | None
+    replay: ReplayResult | None
+    diagnose: DiagnoseResult | None
+
+    def of(self, stage: str) -> BaseModel | None:
+        """The result of a stage by its name."""
+        result: BaseModel | None = getattr(self, stage.replace("-", "_"))
+        return result
 
 
 @dataclass(frozen=True)
@@ -47,11 +65,12 @@ class SetReport:
     name: str
     measured: SetMeasurement | None
     replayed: Acceptance | None
+    diagnosis: SetDiagnosis | None
     num_shared_prompts: int | None
 
     @property
     def engine_acceptance(self) -> Acceptance | None:
-        """The engine's counts; None if it was not measured or keeps none."""
+        """The engine's counts, corrected by its own rule; None if it was not measured or keeps none."""
         return self.measured.drafted.acceptance if self.measured else None
 
 
@@ -78,6 +97,7 @@ class ReportData:
 
     Attributes:
         sets: the prompt sets, the run's own workload first.
+        preflights: those that have run, with their findings sorted.
         config: the resolved configuration; None if the run folder holds none.
         versions: of the environment that makes the report.
     """
@@ -87,6 +107,7 @@ class ReportData:
     cautions: tuple[str, ...]
     results: StageResults
     sets: tuple[SetReport, ...]
+    preflights: tuple[Checked, ...]
     stages: tuple[StageReport, ...]
     curve: TrainingCurve
     config: dict[str, Any] | None
@@ -100,20 +121,24 @@ def gather(run: RunFolder) -> ReportData:
         InputError: a file is there and cannot be read.
     """
     results = StageResults(
+        preflight=_result(run, "preflight", PreflightResult),
         synthesize=_result(run, "synthesize", SynthesizeResult),
         extract=_result(run, "extract", ExtractResult),
         train=_result(run, "train", TrainResult),
         export=_result(run, "export", ExportResult),
-        replay=_result(run, "replay", ReplayResult),
+        preflight_export=_result(run, "preflight-export", PreflightResult),
         measure=_result(run, "measure", MeasureResult),
+        replay=_result(run, "replay", ReplayResult),
+        diagnose=_result(run, "diagnose", DiagnoseResult),
     )
     return ReportData(
         run_name=run.path.resolve().name,
         verdict=judge(results.measure),
-        cautions=cautions(results.measure, results.replay, results.synthesize),
+        cautions=cautions(results.measure, results.synthesize),
         results=results,
         sets=_sets(results),
-        stages=tuple(_stage(run, name, getattr(results, name)) for name in STAGES if name != "report"),
+        preflights=tuple(_preflights(results)),
+        stages=tuple(_stage(run, name, results.of(name)) for name in STAGES if name != "report"),
         curve=_training_curve(run.path / "train" / METRICS_FILE),
         config=_config(run.path / "run.json"),
         versions=versions(),
@@ -135,8 +160,19 @@ def _sets(results: StageResults) -> tuple[SetReport, ...]:
     measured = results.measure.sets if results.measure else {}
     replayed = results.replay.sets if results.replay else {}
     shared = results.synthesize.shared_ngrams if results.synthesize else {}
-    names = dict.fromkeys([*measured, *replayed, *shared])
-    return tuple(SetReport(name, measured.get(name), replayed.get(name), shared.get(name)) for name in names)
+    diagnosed = results.diagnose.sets if results.diagnose else {}
+
+    def of(name: str) -> SetReport:
+        counted = replayed.get(name)
+        return SetReport(name, measured.get(name), counted.total if counted else None, diagnosed.get(name), shared.get(name))
+
+    return tuple(of(name) for name in dict.fromkeys([*measured, *replayed, *shared]))
+
+
+def _preflights(results: StageResults) -> Iterator[Checked]:
+    for subject, result in (("planned drafter", results.preflight), ("exported folder", results.preflight_export)):
+        if result is not None:
+            yield checked(subject, result)
 
 
 def _config(path: Path) -> dict[str, Any] | None:

@@ -12,8 +12,14 @@ GLOSSARY: Final[dict[str, str]] = {
     "verify step": "One pass of the target over the drafter's proposal.",
     "K": "num_speculative_tokens: how many tokens the drafter proposes in one step.",
     "engine": "Measured in the running server. Drafts past the stop (end of sequence or the token limit) are not counted.",
-    "replay": "Computed without an engine, from stored target states and the target's own greedy tokens. "
-    "If the engine accepts less than replay says, look at the integration, not at the training.",
+    "replay": "Computed without an engine, on the very answers that the drafting server gave, from the target's states over them.",
+    "engine minus replay": "The difference of both acceptance lengths on the same answers. It should be nothing but rounding: "
+    "an engine that accepts less serves the drafter wrongly.",
+    "diagnosis": "What the numbers show. Integration: the engine accepts less than replay. Invalid: the counting cannot be right. "
+    "Training: the engine serves a drafter that is too weak to pay. Regime: not even a good drafter would pay here. "
+    "Undecided: the numbers cannot tell. As expected: none of these.",
+    "preflight": "Checks of target, drafter and engine version, without loading weights. "
+    "Unknown: what the check needs could not be read, so it says nothing.",
     "interval": "A 95 % bootstrap interval, written [low, high].",
     "verdict": "The drafter pays if the whole speedup interval of the first prompt set lies above 1, "
     "does not pay if it lies below 1, and is undecided otherwise.",

@@ -9,7 +9,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from outrider.core.files import write_atomically
-from outrider.report import figures
+from outrider.core.results import Cause
+from outrider.report import figures, findings
 from outrider.report.charts import Bars, Line, bar_chart, interval_chart, line_chart
 from outrider.report.comparison import compare
 from outrider.report.gather import ReportData, SetReport, TrainingCurve
@@ -17,6 +18,14 @@ from outrider.report.glossary import GLOSSARY
 from outrider.report.provenance import REPEAT_COMMAND, as_toml
 
 _VERDICT_CLASS: Final = {"pays": "good", "does not pay": "bad", "undecided": "open", "not measured": "none"}
+_CAUSE_CLASS: Final[dict[Cause, str]] = {
+    "as expected": "good",
+    "training": "open",
+    "regime": "open",
+    "undecided": "open",
+    "integration": "bad",
+    "invalid": "bad",
+}
 
 
 def write_page(data: ReportData, path: Path) -> None:
@@ -32,6 +41,7 @@ def render(data: ReportData) -> str:
     page = environment.get_template("page.html.j2").render(
         data=data,
         verdict_class=_VERDICT_CLASS[data.verdict.kind],
+        cause_class=_CAUSE_CLASS,
         comparison=compare(data),
         speedup_chart=_speedup_chart(data.sets),
         acceptance_charts=[(s, _acceptance_chart(s)) for s in data.sets if s.engine_acceptance or s.replayed],
@@ -40,6 +50,7 @@ def render(data: ReportData) -> str:
         glossary=GLOSSARY,
         anchor=anchor,
         figures=figures,
+        findings=findings,
         total_s=sum(stage.wall_s for stage in data.stages if stage.wall_s is not None),
         config_text=None if data.config is None else as_toml(data.config),
         repeat_command=REPEAT_COMMAND,

@@ -4,8 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from outrider.core.results import ExportResult, ExtractResult, MeasureResult, OutputFile, ReplayResult, SynthesizeResult, TrainResult
+from outrider.core.results import (
+    DiagnoseResult,
+    ExportResult,
+    ExtractResult,
+    MeasureResult,
+    OutputFile,
+    PreflightResult,
+    ReplayResult,
+    SynthesizeResult,
+    TrainResult,
+)
 from outrider.report.figures import counted, number
+from outrider.report.findings import engine_of, tally
 
 
 @dataclass(frozen=True)
@@ -33,33 +44,28 @@ def describe(name: str, result: Any, *, wall_s: float | None, inputs_digest: str
     return StageReport(name, _DESCRIPTIONS[name](result), wall_s, inputs_digest)
 
 
+def _preflight(result: PreflightResult) -> Made:
+    return Made((engine_of(result), tally(result)))
+
+
 def _synthesize(result: SynthesizeResult) -> Made:
-    sets = (result.training, *result.measurement.values())
+    answers = result.training
     facts = [
-        f"{counted(result.training.num_rows, 'answer')} to train on, {result.training.num_distinct_answers:,} of them distinct, "
-        f"{result.training.num_finished:,} finished"
+        f"{counted(answers.num_rows, 'answer')} to train on, {answers.num_distinct_answers:,} of them distinct, "
+        f"{answers.num_finished:,} finished"
     ]
-    facts += [f"{name}: {counted(answers.num_rows, 'answer')}" for name, answers in result.measurement.items()]
-    rejected = sum(answers.num_rejected_prompts for answers in sets)
-    if rejected:
-        facts.append(f"{counted(rejected, 'prompt')} rejected")
-    files = tuple(answers.file for answers in sets)
-    return Made(tuple(facts), sum(answers.num_answer_tokens for answers in sets), sum(file.num_bytes for file in files), files)
+    if answers.num_rejected_prompts:
+        facts.append(f"{counted(answers.num_rejected_prompts, 'prompt')} rejected")
+    return Made(tuple(facts), answers.num_answer_tokens, answers.file.num_bytes, (answers.file,))
 
 
 def _extract(result: ExtractResult) -> Made:
-    stores = (result.training, *result.measurement.values())
-    facts = [
-        f"{counted(result.training.num_documents, 'document')} to train on, {result.training.num_supervised_tokens:,} supervised tokens",
-        *(f"{name}: {counted(store.num_documents, 'document')}" for name, store in result.measurement.items()),
+    store = result.training
+    facts = (
+        f"{counted(store.num_documents, 'document')} to train on, {store.num_supervised_tokens:,} supervised tokens",
         f"auxiliary layers {', '.join(map(str, result.aux_layers)) or 'none'}",
-    ]
-    return Made(
-        tuple(facts),
-        sum(store.num_tokens for store in stores),
-        sum(store.num_bytes for store in stores),
-        tuple(store.manifest for store in stores),
     )
+    return Made(facts, store.num_tokens, store.num_bytes, (store.manifest,))
 
 
 def _train(result: TrainResult) -> Made:
@@ -78,14 +84,6 @@ def _export(result: ExportResult) -> Made:
     return Made(facts, None, result.weights.num_bytes + result.config.num_bytes, (result.weights, result.config))
 
 
-def _replay(result: ReplayResult) -> Made:
-    facts = (
-        f"K = {result.num_speculative_tokens}",
-        *(f"{name}: {counted(counts.num_verify_steps, 'verify step')}" for name, counts in result.sets.items()),
-    )
-    return Made(facts)
-
-
 def _measure(result: MeasureResult) -> Made:
     facts = (
         f"{result.engine} {result.engine_version}, K = {result.num_speculative_tokens}",
@@ -94,11 +92,25 @@ def _measure(result: MeasureResult) -> Made:
     return Made(facts, sum(m.plain.output_tokens + m.drafted.output_tokens for m in result.sets.values()))
 
 
+def _replay(result: ReplayResult) -> Made:
+    if result.missing:
+        return Made((f"no replay: {result.missing}",))
+    steps = (f"{name}: {counted(replayed.total.num_verify_steps, 'verify step')}" for name, replayed in result.sets.items())
+    return Made((f"K = {result.num_speculative_tokens}", *steps))
+
+
+def _diagnose(result: DiagnoseResult) -> Made:
+    return Made(tuple(f"{name}: {found.cause}" for name, found in result.sets.items()) or (result.cause,))
+
+
 _DESCRIPTIONS: Final[dict[str, Callable[[Any], Made]]] = {
+    "preflight": _preflight,
     "synthesize": _synthesize,
     "extract": _extract,
     "train": _train,
     "export": _export,
-    "replay": _replay,
+    "preflight-export": _preflight,
     "measure": _measure,
+    "replay": _replay,
+    "diagnose": _diagnose,
 }

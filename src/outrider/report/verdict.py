@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from outrider.core.results import Acceptance, MeasureResult, ReplayResult, SetMeasurement, SynthesizeResult
-from outrider.report.figures import bounds, counted, number, times, with_bounds
+from outrider.core.results import MeasureResult, SetMeasurement, SynthesizeResult
+from outrider.report.figures import counted, times, with_bounds
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ def _conditions(measure: MeasureResult, first: SetMeasurement) -> str:
     )
 
 
-def cautions(measure: MeasureResult | None, replay: ReplayResult | None, synthesize: SynthesizeResult | None) -> tuple[str, ...]:
+def cautions(measure: MeasureResult | None, synthesize: SynthesizeResult | None) -> tuple[str, ...]:
     """What speaks against believing the numbers, one sentence each."""
     found: list[str] = []
     if measure is not None:
         for name, measured in measure.sets.items():
             found += _about_outputs(name, measured, measure.temperature)
-            if replay is not None and name in replay.sets:
-                found += _about_replay(name, measured, replay.sets[name], measure, replay.num_speculative_tokens)
+        if not measure.arms_in_turns and any(measured.speedup for measured in measure.sets.values()):
+            found.append("The servers ran one after the other, one start each: intervals hold for other prompts, not for other starts.")
     if synthesize is not None:
         for name, shared in synthesize.shared_ngrams.items():
             if shared:
@@ -76,16 +76,3 @@ def _about_outputs(name: str, measured: SetMeasurement, temperature: float) -> I
         yield f"{name}: {differing:,} of {measured.num_prompts:,} {changed} with the drafter{where}."
     if 2 * measured.num_distinct_answers < measured.num_prompts:
         yield f"{name}: only {measured.num_distinct_answers:,} distinct answers to {counted(measured.num_prompts, 'prompt')}."
-
-
-def _about_replay(name: str, measured: SetMeasurement, replayed: Acceptance, measure: MeasureResult, replay_k: int) -> Iterator[str]:
-    if replay_k != measure.num_speculative_tokens:
-        yield f"{name}: replay proposed {replay_k} tokens a step, the engine {measure.num_speculative_tokens}; do not compare them."
-        return
-    interval, length = measured.acceptance_length_interval, replayed.acceptance_length
-    if measure.temperature != 0 or interval is None or length is None:
-        return
-    if length > interval.high:
-        yield f"{name}: the engine accepts less than replay says ({number(length)}, above {bounds(interval)}); suspect the integration."
-    elif length < interval.low:
-        yield f"{name}: the engine accepts more than replay says ({number(length)}, below {bounds(interval)}); suspect the counting."

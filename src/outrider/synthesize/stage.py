@@ -1,6 +1,6 @@
-"""The stage's two halves: answers to train on, and the target's own greedy answers to what will be measured."""
+"""The stage: the target's own answers to train on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,24 +53,6 @@ async def answer_training(
         answers = await answer_all("training answers", server, model, target, conversations, place, sampling)
     rejected = prompts.num_self_prompts - len(own)
     return _below(answers, _TRAINING).model_copy(update={"num_rejected_prompts": rejected}), conversations
-
-
-async def answer_measured(
-    server_url: str, target: TargetFolder, sets: Mapping[str, Sequence[Conversation]], sampling: Sampling, folder: Path
-) -> dict[str, AnswerSet]:
-    """Make `folder/measure-NAME/answers.jsonl` for each set.
-
-    Raises:
-        EngineFailed: the server died.
-    """
-    answers: dict[str, AnswerSet] = {}
-    async with Server(server_url, max_connections=sampling.concurrency) as server:
-        model = await server.model()
-        for name, asked in sets.items():
-            place = f"measure-{name}"
-            answered = await answer_all(f"greedy answers to {name}", server, model, target, asked, folder / place, sampling)
-            answers[name] = _below(answered, place)
-    return answers
 
 
 def _below(answers: AnswerSet, folder: str) -> AnswerSet:

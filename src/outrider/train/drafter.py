@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from outrider.core.errors import InputError
 from outrider.drafters.eagle3 import Eagle3Drafter
 from outrider.drafters.loading import load_drafter
-from outrider.formats import llama_eagle3
+from outrider.drafters.shape import shape_for
 from outrider.formats.checkpoint import DrafterConfig
 from outrider.store.manifest import Manifest
 from outrider.targets.folder import TargetFolder
@@ -17,28 +17,8 @@ from outrider.targets.weights import embedding, final_norm, lm_head_rows
 
 
 def config_for(target: TargetFolder, aux_layers: tuple[int, ...], draft_vocab_size: int, intermediate_size: int | None) -> DrafterConfig:
-    """A Llama-style layer with the target's width, heads, norm and RoPE."""
-    text = target.text_config
-    heads = int(text["num_attention_heads"])
-    theta, scaling = llama_eagle3.rope_from(text)
-    eos = target.eos_token_ids
-    return DrafterConfig(
-        hidden_size=target.hidden_size,
-        target_hidden_size=target.hidden_size,
-        intermediate_size=intermediate_size or int(text["intermediate_size"]),
-        num_heads=heads,
-        num_kv_heads=int(text.get("num_key_value_heads") or heads),
-        head_dim=int(text.get("head_dim") or target.hidden_size // heads),
-        vocab_size=target.vocab_size,
-        draft_vocab_size=draft_vocab_size,
-        rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        max_position_embeddings=int(text["max_position_embeddings"]),
-        aux_layers=aux_layers,
-        bos_token_id=text.get("bos_token_id") if isinstance(text.get("bos_token_id"), int) else None,
-        eos_token_id=eos[0] if eos else None,
-    )
+    """The drafter that is to be trained: a Llama-style layer of the target's width."""
+    return shape_for(target.text_config, target.eos_token_ids, aux_layers, draft_vocab_size, intermediate_size)
 
 
 def fresh(target: TargetFolder, config: DrafterConfig, draft_vocab: Int[Tensor, "U"] | None, seed: int) -> Eagle3Drafter:

@@ -3,20 +3,26 @@
 It is the yardstick of right integration, and what a machine without any engine uses.
 """
 
-import sys
+from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider import __version__
 from outrider.core.results import Acceptance
-from outrider.engines.engine import Engine, ServeSpec
+from outrider.engines.engine import Answer, Engine, Launch, ServeSpec
+from outrider.engines.environment import Environment, own_environment
+from outrider.engines.reference.facts import facts_of
 
 _PER_POSITION = "reference_num_accepted_tokens_per_position_total"
 
 
-def _command(spec: ServeSpec) -> list[str]:
+def _environment() -> Environment:
+    return own_environment("reference", __version__)
+
+
+def _launch(environment: Environment, spec: ServeSpec) -> Launch:
     command = [
-        sys.executable,
+        str(environment.python),
         "-m",
         "outrider.engines.reference.server",
         "--target",
@@ -32,7 +38,7 @@ def _command(spec: ServeSpec) -> list[str]:
         command += ["--drafter", str(spec.drafter), "--num-speculative-tokens", str(spec.num_speculative_tokens)]
     if spec.threads:
         command += ["--threads", str(spec.threads)]
-    return command
+    return Launch([*command, *spec.extra_args], {})
 
 
 def _counters(metrics: str) -> dict[str, float]:
@@ -45,7 +51,7 @@ def _counters(metrics: str) -> dict[str, float]:
     return found
 
 
-def _acceptance(counters: dict[str, float]) -> Acceptance | None:
+def _acceptance(counters: Mapping[str, float]) -> Acceptance | None:
     steps = int(counters.get("reference_num_verify_steps_total", 0))
     if not steps:
         return None
@@ -60,6 +66,22 @@ def _acceptance(counters: dict[str, float]) -> Acceptance | None:
     )
 
 
+def _answer_acceptance(answer: Answer) -> Acceptance | None:
+    """It counts by the one definition itself."""
+    return _acceptance(answer.counters) if answer.counters else None
+
+
 ENGINE = Engine(
-    id="reference", version=lambda: __version__, command=_command, counters=_counters, acceptance=_acceptance, ready_timeout_s=180.0
+    id="reference",
+    distributions=(),
+    built_in=_environment,
+    launch=_launch,
+    facts=facts_of,
+    counters=_counters,
+    acceptance=_acceptance,
+    answer_acceptance=_answer_acceptance,
+    fatal=(),
+    failures=(),
+    side_by_side=True,
+    ready_timeout_s=180.0,
 )

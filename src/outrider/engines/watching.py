@@ -1,0 +1,88 @@
+"""Follows an engine's log and process beside whoever uses the engine; ends the engine as soon as it has failed."""
+
+import re
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from outrider.core.errors import EngineFailed
+from outrider.core.shell import GuardedProcess
+from outrider.engines.engine import Engine
+from outrider.engines.root_cause import root_cause, without_prefix
+
+_POLL_S = 0.2
+# a fatal line is the beginning of what the log has to say: it is read until the log has been quiet
+_QUIET_S = 1.0
+_AT_MOST_S = 10.0
+_LAST_LINES = 5
+
+
+class Watch:
+    """Watches one engine process until it is left."""
+
+    def __init__(self, engine: Engine, process: GuardedProcess) -> None:
+        self.name, self.log_path = process.name, process.log_path
+        self._engine, self._process = engine, process
+        self._fatal = re.compile("|".join(engine.fatal)) if engine.fatal else None
+        self._failed, self._left = threading.Event(), threading.Event()
+        self._failure: EngineFailed | None = None
+        self._thread = threading.Thread(target=self._follow, name=f"watch {process.name}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._left.set()
+        self._thread.join()
+
+    def failure(self, timeout_s: float) -> EngineFailed | None:
+        """Why the engine has failed, None if it has not within `timeout_s`."""
+        self._failed.wait(timeout_s)
+        return self._failure
+
+    def last_lines(self) -> str:
+        """The end of the log."""
+        return "\n            ".join(self._log().strip().splitlines()[-_LAST_LINES:])
+
+    def _follow(self) -> None:
+        seen = 0
+        while not self._left.wait(_POLL_S):
+            ended = self._process.exit_code is not None
+            log = self._log()
+            new, seen = log[seen:], log.rfind("\n") + 1
+            fatal = next((line for line in new.splitlines() if self._is_fatal(line)), None)
+            if ended or fatal is not None:
+                self._let_it_finish()
+                code = self._process.exit_code
+                self._process.stop()
+                self._failure = self._explained(code)
+                self._failed.set()
+                return
+
+    def _is_fatal(self, line: str) -> bool:
+        return self._fatal is not None and self._fatal.search(without_prefix(line)) is not None
+
+    def _let_it_finish(self) -> None:
+        deadline, size, since = time.monotonic() + _AT_MOST_S, -1, time.monotonic()
+        while time.monotonic() < deadline and self._process.exit_code is None:
+            now = self.log_path.stat().st_size
+            if now != size:
+                size, since = now, time.monotonic()
+            elif time.monotonic() - since > _QUIET_S:
+                return
+            time.sleep(_POLL_S)
+
+    def _explained(self, exit_code: int | None) -> EngineFailed:
+        cause = root_cause(self._log(), self._engine.failures)
+        if cause is not None:
+            return EngineFailed(
+                f"{self.name} failed: {cause.title}", evidence=cause.evidence, fix=f"{cause.fix}; see {self.log_path}".removeprefix("; ")
+            )
+        how = "failed" if exit_code is None else f"ended with exit code {exit_code}"
+        return EngineFailed(f"{self.name} {how} and its log names no cause", evidence=self.last_lines(), fix=f"see {self.log_path}")
+
+    def _log(self) -> str:
+        return Path(self.log_path).read_text(encoding="utf-8", errors="replace")

@@ -1,0 +1,86 @@
+"""The stage: read what is there, run every check, in order."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import outrider.preflight as checks
+from outrider.core.errors import FindingFailed, InputError, from_os_error
+from outrider.core.plugins import load_plugin, plugin_ids
+from outrider.core.results import CheckedEngine, PreflightResult, Verdict
+from outrider.engines.facts import EngineFacts
+from outrider.preflight.check import Check, Subject
+from outrider.preflight.reading import read_headers, read_object
+
+_WORST_FIRST: Final[tuple[Verdict, ...]] = ("fail", "warn", "unknown", "pass")
+
+
+def preflight(target_path: Path, drafter: Path | Mapping[str, Any], facts: EngineFacts) -> PreflightResult:
+    """Whether an engine would serve a target with a drafter; nothing is loaded, nothing is started.
+
+    Args:
+        target_path: its folder; config.json is enough.
+        drafter: its folder, or the config of one that is planned.
+        facts: of the engine's version.
+
+    Raises:
+        InputError: a file that cannot be read.
+    """
+    try:
+        subject = subject_of(target_path, drafter, facts)
+        findings = tuple(check.run(subject) for check in all_checks())
+    except OSError as error:
+        raise from_os_error(error) from None
+    verdict = next(verdict for verdict in _WORST_FIRST if any(finding.verdict == verdict for finding in findings))
+    engine = CheckedEngine(name=facts.engine, version=facts.version, runner=facts.runner, source=facts.source)
+    return PreflightResult(verdict=verdict, engine=engine, findings=findings)
+
+
+def require(result: PreflightResult) -> None:
+    """Refuse to go on where a check failed.
+
+    Raises:
+        FindingFailed: the first check that failed; it names how many others did.
+    """
+    failed = [finding for finding in result.findings if finding.verdict == "fail"]
+    if not failed:
+        return
+    first, others = failed[0], [finding.id for finding in failed[1:]]
+    evidence = [f"found {first.found}"] * bool(first.found) + [f"expected {first.expected}"] * bool(first.expected) + [first.evidence]
+    raise FindingFailed(
+        f"preflight {first.id}: {first.title}" + (f" (and {len(others)} more failed: {', '.join(others)})" if others else ""),
+        evidence="; ".join(evidence),
+        effect=first.effect,
+        fix=first.fix,
+    )
+
+
+@cache
+def all_checks() -> tuple[Check, ...]:
+    """Every check, in the order of its finding."""
+    loaded = [load_plugin(checks, check_id, "CHECK", Check) for check_id in plugin_ids(checks)]
+    return tuple(sorted(loaded, key=lambda check: check.order))
+
+
+def subject_of(target_path: Path, drafter: Path | Mapping[str, Any], facts: EngineFacts) -> Subject:
+    """Read a target and a drafter.
+
+    Raises:
+        InputError: a file that cannot be read.
+    """
+    _require_folder(target_path, "target", "`outrider target import SRC DIR` makes one from a GGUF file or a Hugging Face folder")
+    target_config = read_object(target_path / "config.json", "the target's config")
+    target_tensors, _ = read_headers(target_path)
+    if not isinstance(drafter, Path):
+        missing = "the drafter is only planned: it has no tensors yet"
+        return Subject(target_path, target_config, target_tensors, None, drafter, None, missing, facts)
+    _require_folder(drafter, "drafter", "name its folder, or `eagle3` for one that is to be trained")
+    drafter_config = read_object(drafter / "config.json", "the drafter's config")
+    drafter_tensors, missing = read_headers(drafter)
+    return Subject(target_path, target_config, target_tensors, drafter, drafter_config, drafter_tensors, missing, facts)
+
+
+def _require_folder(path: Path, what: str, fix: str) -> None:
+    if not path.is_dir():
+        raise InputError(f"no {what} at {path}", evidence="not a folder", fix=fix)

@@ -1,0 +1,41 @@
+"""Findings in the terminal: what passed in one line each, everything else with all its parts."""
+
+from collections import Counter
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from outrider.core.results import Finding, PreflightResult, Verdict
+
+_STYLES: Final[dict[Verdict, str]] = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "cyan"}
+_WORDS: Final[dict[Verdict, str]] = {"pass": "pass", "warn": "WARN", "fail": "FAIL", "unknown": "unknown"}
+_PARTS: Final = ("found", "expected", "evidence", "effect", "fix")
+
+
+def print_preflight(result: PreflightResult, console: Console) -> None:
+    """Print every finding in order, then the verdict."""
+    width = max(len(finding.id) for finding in result.findings)
+    for finding in result.findings:
+        for line in _lines(finding, width):
+            console.print(line)
+    engine = result.engine
+    runner = f", {engine.runner} runner" if engine.runner else ""
+    counts = Counter(finding.verdict for finding in result.findings)
+    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("fail", "warn", "unknown", "pass") if counts[verdict])
+    console.print(_text(f"{engine.name} {engine.version}{runner}: {result.verdict} ({told})", _STYLES[result.verdict]))
+    console.print(_text(f"facts read in {engine.source}", "dim"))
+
+
+def _lines(finding: Finding, width: int) -> list[Text]:
+    first = _text(f"{_WORDS[finding.verdict]:<8}", _STYLES[finding.verdict]).append_text(_text(f"{finding.id:<{width}}  {finding.title}"))
+    if finding.verdict == "pass":
+        return [first]
+    parts = [(name, getattr(finding, name)) for name in _PARTS]
+    return [first, *(_text(f"  {name:<9} {value}") for name, value in parts if value)]
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Plain text: neither markup nor control characters of a path act on the terminal."""
+    visible = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return Text(visible, style=style, overflow="fold")

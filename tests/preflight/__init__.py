@@ -1,0 +1,1 @@
+"""Every check with a bad fixture and its sound counterpart."""

