@@ -56,7 +56,8 @@ def test_a_rule_stops_what_it_names_and_nothing_else(rule: Rule, case: tuple[str
     assert caught.value.what == f"this drafter cannot be exported for {broken}"
     assert (caught.value.effect, caught.value.fix) == (rule.effect, rule.fix)
     assert str(list(wish.aux_layers)) in caught.value.evidence
-    assert sglang_aux_layers(wish, parse_engines((later,)))
+    ids = sglang_aux_layers(wish, parse_engines((later,)))
+    assert ids is None if 0 in wish.aux_layers else ids, "no SGLang can be told of layer 0: then the folder does not try"
     if harmless:
         assert sglang_aux_layers(harmless, parse_engines((broken,)))
 

@@ -7,18 +7,21 @@ import pytest
 import outrider.drafters
 import outrider.engines
 import outrider.formats
+import outrider.preflight
 import outrider.targets
 from outrider.core.errors import InputError
 from outrider.core.plugins import load_plugin, plugin_ids
 from outrider.drafters.algorithm import Algorithm
 from outrider.engines.engine import Engine
 from outrider.formats.checkpoint import Format
+from outrider.preflight.check import Check
 from outrider.targets.family import TargetFamily
 
 CONTRACTS: tuple[tuple[ModuleType, str, type], ...] = (
     (outrider.drafters, "DRAFTER", Algorithm),
     (outrider.engines, "ENGINE", Engine),
     (outrider.formats, "FORMAT", Format),
+    (outrider.preflight, "CHECK", Check),
     (outrider.targets, "TARGET", TargetFamily),
 )
 PLUGINS = [(package, plugin_id, constant, kind) for package, constant, kind in CONTRACTS for plugin_id in plugin_ids(package)]

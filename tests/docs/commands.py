@@ -6,7 +6,10 @@ from typer.testing import CliRunner
 
 from outrider.cli.main import app
 
-COMMANDS = ("", "run", "init", "demo", "target import", "synthesize", "extract", "train", "export", "replay", "measure", "report", "serve")
+COMMANDS = (
+    *("", "run", "init", "demo", "target import", "engine add", "engine list", "engine remove", "preflight", "synthesize", "extract"),
+    *("train", "export", "measure", "replay", "diagnose", "report", "serve"),
+)
 
 
 def document() -> str:

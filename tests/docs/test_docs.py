@@ -67,7 +67,17 @@ def shorten(config: Path) -> None:
 
 def test_defaults_in_the_commented_config_are_the_real_ones(tmp_path: Path) -> None:
     template = (ROOT / "src/outrider/cli/run.toml").read_text()
-    examples = {"num_prompts = 10000", "max_steps", "intermediate_size", "init_from", "aux_layers", "threads", "engines", "environment", "args"}
+    examples = {
+        "num_prompts = 10000",
+        "max_steps",
+        "intermediate_size",
+        "init_from",
+        "aux_layers",
+        "threads",
+        "engines",
+        "environment",
+        "args",
+    }
     uncommented = "\n".join(
         line.removeprefix("# ") if re.match(r"# \w+ = ", line) and not any(name in line for name in examples) else line
         for line in template.splitlines()

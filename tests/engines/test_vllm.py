@@ -79,7 +79,7 @@ def test_the_state_oracle_accepts_everything_and_a_killed_worker_is_told(
         family = _session(served.process.pid)
         assert len(family) >= 3, "a server, an engine core and a worker"
         asyncio.run(_kill_a_worker_while_it_answers(served.url, family))
-    assert "its worker VllmWorker-0 died with exit code -9" in caught.value.what
+    assert "its worker VllmWorker-0 died" in caught.value.what
     assert str(tmp_path / "log") in caught.value.fix
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 

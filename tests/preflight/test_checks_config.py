@@ -114,6 +114,7 @@ _FOUR = DRAFTER | {_KEY: [2, 4, 6, 9]}
         (DRAFTER | {_KEY: [2, 6, 6], "eagle_config": {}}, REFERENCE, "warn", "not all different"),
         (DRAFTER | {_KEY: "2, 6, 9"}, VLLM, "fail", "no list of layers"),
         (DRAFTER | {_KEY: [2, 6.5, 9]}, VLLM, "fail", "no list of layers"),
+        (DRAFTER | {_KEY: [-(10**4300 - 1), 6, 9]}, VLLM, "fail", "no list of layers"),  # too long a number to be written
         (_SILENT, VLLM, "warn", "names no aux layers"),
         (_SILENT, REFERENCE, "fail", "names no aux layers"),
         (without(DRAFTER, _KEY), VLLM, "warn", "only eagle_config names aux layers: [1, 5, 8]"),
@@ -130,6 +131,12 @@ def test_aux_layers(tmp_path: Path, target: Path, config: dict[str, Any], facts:
     found = finding_of("aux_layers", target, write_drafter(tmp_path / "drafter", config), facts)
     assert found.verdict == verdict
     assert says in found.title
+
+
+def test_every_fault_of_the_layers_is_told(tmp_path: Path, target: Path) -> None:
+    folder = write_drafter(tmp_path / "drafter", DRAFTER | {_KEY: [2, 2, L + 1], "hidden_size": 16})
+    title = finding_of("aux_layers", target, folder).title
+    assert "outside" in title and "not all different" in title and "width 16" in title
 
 
 def test_four_aux_layers_that_the_engine_can_count(tmp_path: Path, target: Path) -> None:

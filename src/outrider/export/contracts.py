@@ -104,8 +104,8 @@ RULES = (
 )  # fmt: skip
 
 
-def sglang_aux_layers(wish: Wish, named: list[Named]) -> list[int]:
-    """The ids for `eagle_config`, checked against every rule of every engine named.
+def sglang_aux_layers(wish: Wish, named: list[Named]) -> list[int] | None:
+    """The ids for `eagle_config`, checked against every rule of every engine named; None if no SGLang is, and none could.
 
     Raises:
         InputError: something one of the engines would misread; it says what, why and how to mend it.
@@ -128,7 +128,9 @@ def sglang_aux_layers(wish: Wish, named: list[Named]) -> list[int]:
             effect="one of them would capture other layers",
             fix="export once for each",
         )
-    return list(distinct.pop()) if distinct else [layer - 1 for layer in wish.aux_layers if layer]
+    if distinct:
+        return list(distinct.pop())
+    return None if 0 in wish.aux_layers else [layer - 1 for layer in wish.aux_layers]
 
 
 def _ids_for(wish: Wish, engine: Named) -> list[int]:

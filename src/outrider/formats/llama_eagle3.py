@@ -73,7 +73,7 @@ def _vocab_from(d2t: Tensor | None, t2d: Tensor | None, config: DrafterConfig, f
 
 
 def _write(checkpoint: DrafterCheckpoint, folder: Path, options: dict[str, Any]) -> None:
-    """Options: layer_names ("midlayer" or "layers.0"), dtype (torch dtype), sglang_aux_layers (list of int)."""
+    """Options: layer_names ("midlayer" or "layers.0"), dtype (torch dtype), sglang_aux_layers (list of int, or None)."""
     prefix = options["layer_names"] + "."
     tensors: dict[str, Tensor] = {}
     for name, tensor in checkpoint.tensors.items():

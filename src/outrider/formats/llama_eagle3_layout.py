@@ -119,8 +119,9 @@ def rope_from(raw: dict[str, Any]) -> tuple[float, dict[str, Any] | None]:
     return theta, None if parameters["rope_type"] == "default" else parameters
 
 
-def config_json(config: DrafterConfig, dtype: str, sglang_aux_layers: list[int]) -> dict[str, Any]:
+def config_json(config: DrafterConfig, dtype: str, sglang_aux_layers: list[int] | None) -> dict[str, Any]:
     """The config.json that vLLM and SGLang read; `dtype` by name, e.g. "bfloat16"."""
+    nested: dict[str, Any] = {} if sglang_aux_layers is None else {"eagle_aux_hidden_state_layer_ids": sglang_aux_layers}
     written: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -141,7 +142,7 @@ def config_json(config: DrafterConfig, dtype: str, sglang_aux_layers: list[int])
         "tie_word_embeddings": False,
         "torch_dtype": dtype,
         "eagle_aux_hidden_state_layer_ids": list(config.aux_layers),
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": sglang_aux_layers, "use_aux_hidden_state": True},
+        "eagle_config": nested | {"use_aux_hidden_state": True},
     }
     if config.target_hidden_size != config.hidden_size:  # SGLang takes its mere presence for "different"
         written["target_hidden_size"] = config.target_hidden_size

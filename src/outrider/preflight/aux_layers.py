@@ -1,7 +1,7 @@
 """Whether the engine would feed the drafter from the target layers that it was made for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from outrider.core.names import TRAINING_RECORD_FILE
@@ -56,8 +56,8 @@ def _run(subject: Subject) -> Finding:
     )
     faults = [fault for look in _LOOKS if (fault := look(subject, layers))]
     for verdict in ("fail", "warn", "unknown"):
-        if worst := next((fault for fault in faults if fault.verdict == verdict), None):
-            return _finding(subject, worst)
+        if worst := [fault for fault in faults if fault.verdict == verdict]:
+            return _finding(subject, replace(worst[0], title="; ".join(fault.title for fault in worst)))
     return finding(_ID, "pass", f"the drafter is fed from layers {list(_meant(layers) or layers.trained or ())}", _place(subject))
 
 

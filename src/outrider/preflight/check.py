@@ -38,11 +38,6 @@ class Subject:
     facts: EngineFacts
 
     @property
-    def planned(self) -> bool:
-        """Whether the drafter is still to be made."""
-        return self.drafter_path is None
-
-    @property
     def text_config(self) -> Mapping[str, Any]:
         """The config of the target's language model: nested in a wrapper's, or the whole."""
         config = self.target_config

@@ -33,7 +33,7 @@ def planned_config(
         what = f"lacks {error.args[0]}" if isinstance(error, KeyError) else f"has a wrong value: {' '.join(str(error).split())[:200]}"
         raise InputError("no drafter can be planned for this target", evidence=f"{target.path / 'config.json'} {what}") from None
     # what export writes for SGLang, too, unless a target's class there takes ids literally
-    return config_json(shape, dtype, [layer - 1 for layer in aux_layers if layer])
+    return config_json(shape, dtype, None if 0 in aux_layers else [layer - 1 for layer in aux_layers])
 
 
 def planned_eagle3(target_path: Path) -> dict[str, Any]:

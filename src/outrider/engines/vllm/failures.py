@@ -59,7 +59,7 @@ FAILURES: Final = (
         "more devices (--tensor-parallel-size), a smaller dtype, a smaller --max-model-len or --max-num-seqs",
     ),
     LogFailure(
-        r"Worker proc (\S+) died unexpectedly \(exit code: (-?\d+)\)",
+        r"Worker proc (\S+) died unexpectedly \(exit code: (-?\d+|None)\)",  # None: vLLM asked too early
         "its worker {0} died with exit code {1}",
         "-9: killed, often for want of memory, see dmesg; -6 or -11: native code crashed, often on states of another width than "
         "the drafter reads: `outrider preflight`",
