@@ -10,7 +10,7 @@ _EXIT_CODES = {"integration": 1, "invalid": 4}
 
 def diagnose(
     target: Annotated[Path, typer.Option(help="The target's folder.")],
-    drafter: Annotated[Path, typer.Option(help="The folder of the drafter that was served.")],
+    drafter: Annotated[Path, typer.Option(help="The sound folder of the drafter, as it was trained, whatever was served.")],
     measured: Annotated[Path, typer.Option(help="The folder that `outrider measure` has made.")],
     out: Annotated[Path | None, typer.Option(help="Folder for replay.json and diagnose.json; by default the measurement's.")] = None,
     dtype: Annotated[str, typer.Option(help="In which the target computes its states; best the engine's.")] = "float32",
