@@ -48,19 +48,21 @@ class Watch:
         return "\n            ".join(self._log().strip().splitlines()[-_LAST_LINES:])
 
     def _follow(self) -> None:
-        seen = 0
-        while not self._left.wait(_POLL_S):
-            ended = self._process.exit_code is not None
-            log = self._log()
-            new, seen = log[seen:], log.rfind("\n") + 1
-            fatal = next((line for line in new.splitlines() if self._is_fatal(line)), None)
-            if ended or fatal is not None:
-                self._let_it_finish()
-                code = self._process.exit_code
-                self._process.stop()
-                self._failure = self._explained(code)
-                self._failed.set()
-                return
+        begun = b""  # a line whose end has not been written yet
+        with self.log_path.open("rb") as log:
+            while not self._left.wait(_POLL_S):
+                ended = self._process.exit_code is not None
+                *lines, begun = (begun + log.read()).split(b"\n")
+                if ended or any(self._is_fatal(line.decode(errors="replace")) for line in lines):
+                    self._end_it()
+                    return
+
+    def _end_it(self) -> None:
+        self._let_it_finish()
+        code = self._process.exit_code
+        self._process.stop()
+        self._failure = self._explained(code)
+        self._failed.set()
 
     def _is_fatal(self, line: str) -> bool:
         return self._fatal is not None and self._fatal.search(without_prefix(line)) is not None
