@@ -108,7 +108,7 @@ def install(requirement: str, base: Path | None, say: Say) -> Environment:
     say(f"installing {wanted} into {folder}: gigabytes, some minutes; log: {log}")
     _run([str(base or sys.executable), "-m", "venv", str(folder / "venv")], log, say)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
-    _run([*pip, "install", str(wanted), *filter(None, [distribution.besides])], log, say)
+    _run([*pip, "install", "--no-compile", str(wanted), *filter(None, [distribution.besides])], log, say)
     if distribution.unfit:
         _run([*pip, "uninstall", "--yes", *distribution.unfit], log, say)
     _run([str(python), "-c", f"import {distribution.imports}"], log, say)

@@ -100,29 +100,28 @@ def running(engine: Engine, environment: Environment, spec: ServeSpec, log_path:
 
 def _wait_until_it_answers(url: str, watch: Watch, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    while not _answers(url):
-        if failure := watch.failure(0):
-            raise failure
-        if time.monotonic() > deadline:
-            raise EngineFailed(
-                f"{watch.name} was not ready after {timeout_s:.0f} s", evidence=watch.last_lines(), fix=f"see {watch.log_path}"
-            )
-        time.sleep(_POLL_S)
+    with httpx2.Client(base_url=url, timeout=_PROBE_TIMEOUT_S, trust_env=False) as client:
+        while not _answers(client):
+            if failure := watch.failure(_POLL_S):
+                raise failure
+            if time.monotonic() > deadline:
+                raise EngineFailed(
+                    f"{watch.name} was not ready after {timeout_s:.0f} s", evidence=watch.last_lines(), fix=f"see {watch.log_path}"
+                )
 
 
-def _answers(url: str) -> bool:
+def _answers(client: httpx2.Client) -> bool:
     """Ready means that tokens came, not that a port is open.
 
     Raises:
         EngineFailed: the server says that it is well and refuses to answer.
     """
     try:
-        with httpx2.Client(timeout=_PROBE_TIMEOUT_S, trust_env=False) as client:
-            if client.get(f"{url}/health").status_code != 200:
-                return False
-            model = client.get(f"{url}/v1/models").json()["data"][0]["id"]
-            body = {"model": model, "prompt": [1], "max_tokens": _PROBE_TOKENS, "temperature": 0, "ignore_eos": True}
-            reply = client.post(f"{url}/v1/completions", json=body)
+        if client.get("/health").status_code != 200:
+            return False
+        model = client.get("/v1/models").json()["data"][0]["id"]
+        body = {"model": model, "prompt": [1], "max_tokens": _PROBE_TOKENS, "temperature": 0, "ignore_eos": True}
+        reply = client.post("/v1/completions", json=body)
     except httpx2.HTTPError:
         return False
     if reply.status_code != 200:
