@@ -7,7 +7,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 # where pip finds a CPU or CUDA build of torch, if not where it finds the rest: make setup TORCH_INDEX=URL
 TORCH_INDEX ?=
 

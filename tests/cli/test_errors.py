@@ -169,13 +169,13 @@ def test_a_port_that_is_taken(tmp_path: Path, tiny_target: TargetFolder) -> None
         taken.listen()
         port = taken.getsockname()[1]
         done = outrider("serve", "--target", tiny_target.path, "--port", str(port), "--log", tmp_path / "log")
-    assert "another port" in _error(done, 2, f"port {port} is taken")
+    assert "another port" in _error(done, 3, f"port {port} is taken")
 
 
 def test_serving_the_drafter_of_another_target(tmp_path: Path, tiny_target: TargetFolder, wider: TargetFolder) -> None:
     drafter = write_drafter(random_drafter(tiny_target), tmp_path / "drafter")
     done = outrider("serve", "--target", wider.path, "--drafter", drafter, "--port", "0", "--log", tmp_path / "log")
-    assert "the drafter is for another target" in _error(done, 3, "before it was ready")  # the engine's own words are the evidence
+    assert "the drafter is for another target" in _error(done, 3, "ended with exit code 2")  # the engine's own words are the evidence
 
 
 def test_replaying_the_drafter_of_another_target(tmp_path: Path, tiny_target: TargetFolder, wider: TargetFolder) -> None:

@@ -99,7 +99,7 @@ def test_what_the_log_says_behind_the_fatal_line_is_waited_for(tmp_path: Path) -
 
 def test_an_end_with_exit_code_0_is_a_failure_all_the_same(tmp_path: Path) -> None:
     found = _failure("print('good bye')", tmp_path)
-    assert found.what == "engine script ended with exit code 0 and its log names no cause"
+    assert found.what == "engine script ended with exit code 0"
     assert found.evidence == "good bye"
 
 

@@ -65,6 +65,28 @@ def test_what_a_killed_guard_leaves_is_ended_too(tmp_path: Path) -> None:
     assert _comes_true(lambda: not _marked(mark))
 
 
+def test_what_a_starter_and_a_guard_leave_that_are_killed_at_once_is_ended_too(tmp_path: Path) -> None:
+    """The child of the command is no one's business then: not its parent's, which is killed by nobody."""
+    mark = f"family-{os.getpid()}-e"
+    starter = textwrap.dedent(
+        f"""
+        import os, time
+        import sys
+        from pathlib import Path
+        from outrider.core.shell import GuardedProcess
+        with GuardedProcess("family", [sys.executable, "-c", {_FAMILY.format(mark=mark)!r}], Path({str(tmp_path / "log")!r}), os.environ):
+            time.sleep(600)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", starter]) as process:
+        assert _comes_true(lambda: len(_marked(mark)) >= 5)  # starter, guard and its second, parent, child
+        guard = psutil.Process(process.pid).children()[0]
+        guard.suspend()  # so that it cannot do anything between the two
+        process.kill()
+        guard.kill()
+    assert _comes_true(lambda: not _marked(mark))
+
+
 def test_an_orphan_ends_with_the_command_that_made_it(tmp_path: Path) -> None:
     """Its parent has ended in between: it is no descendant of anyone that is left, but it is in the session."""
     mark = f"family-{os.getpid()}-d"

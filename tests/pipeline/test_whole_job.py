@@ -176,7 +176,7 @@ def test_a_lost_output_is_made_again(straight: Job, copy_of: Callable[[Job], Job
 def test_a_second_process_on_one_run_is_refused(straight: Job, copy_of: Callable[[Job], Job]) -> None:
     job = copy_of(straight)
     shutil.rmtree(job.run)
-    with started(job, "synthesize") as first:
+    with started(job) as first:
         wait_for("the first to begin", lambda: bool(events(job)))
         second = run_job(job)
         assert second.returncode == 2

@@ -33,8 +33,8 @@ from outrider.targets.folder import TargetFolder
 SHARED = Path(__file__).parents[3] / "shared"
 DRAFTER = SHARED / "drafter-smollm2"
 K, NUM_QUESTIONS, MAX_TOKENS, CONCURRENCY, DTYPE = 3, 60, 256, 8, "float32"
-NUM_TIMED, MAX_TIMED_TOKENS = 12, 128
-NUM_SPOILT_QUESTIONS, MAX_SPOILT_TOKENS = 16, 96
+NUM_TIMED, MAX_TIMED_TOKENS = 10, 96
+NUM_SPOILT_QUESTIONS, MAX_SPOILT_TOKENS = 12, 64
 PUBLISHED = {"gsm8k": 2.679, "mt_bench": 1.989}
 Tensors = dict[str, Tensor]
 Config = dict[str, Any]

@@ -24,7 +24,7 @@ from outrider.engines.environments import environment_for
 from outrider.engines.serving import engine_named
 from pipeline.jobs import OUTRIDER, environment
 
-NUM_KILLS, LONGEST_S, GONE_WITHIN_S = 20, 60.0, 30.0
+NUM_KILLS, LONGEST_S, GONE_WITHIN_S = 20, 50.0, 30.0
 _ENGINE_FAILED = 3
 
 

@@ -4,11 +4,11 @@ Started as `python -m outrider.core.guard LOG COMMAND...` with a pipe as standar
 and never writes to: end of file means that the parent has died or wants us to stop. The exit code is the command's.
 
 The guard leads a session of its own, and all that the command starts stays in it unless it leaves on purpose; so
-whatever is left when the command has ended, orphans included, is found by the session and ended.
+whatever is left when the command has ended, orphans included, is found by the session and ended. Should the guard itself
+be killed, a second process, which waits for nothing else, does that.
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -20,23 +20,28 @@ from pathlib import Path
 import psutil
 
 _GRACE_S = 10.0
-_PR_SET_PDEATHSIG = 1
 
 
 def main(log_path: str, command: list[str]) -> int:
     """Run `command` with both its outputs in `log_path` until it ends or standard input does."""
+    _end_the_session_when_we_are_gone()
     with Path(log_path).open("ab", buffering=0) as log:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, preexec_fn=_die_with_parent)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
     threading.Thread(target=_end_when_input_ends, args=(child,), daemon=True).start()
     code = child.wait()
     kill_session(os.getsid(0))  # a worker may outlive the server that started it
     return code if code >= 0 else 128 - code
 
 
-def _die_with_parent() -> None:
-    """Linux: if even the guard is killed, the command's first process goes with it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _end_the_session_when_we_are_gone() -> None:
+    """Fork a process that reads from a pipe whose other end only we hold: the end of file is our end."""
+    session = os.getsid(0)
+    for_reading, held_open = os.pipe()  # no program that we start inherits them
+    if os.fork() == 0:
+        os.close(held_open)
+        os.read(for_reading, 1)
+        kill_session(session)
+        os._exit(0)
 
 
 def _end_when_input_ends(child: "subprocess.Popen[bytes]") -> None:

@@ -84,7 +84,7 @@ class Watch:
                 f"{self.name} failed: {cause.title}", evidence=cause.evidence, fix=f"{cause.fix}; see {self.log_path}".removeprefix("; ")
             )
         how = "failed" if exit_code is None else f"ended with exit code {exit_code}"
-        return EngineFailed(f"{self.name} {how} and its log names no cause", evidence=self.last_lines(), fix=f"see {self.log_path}")
+        return EngineFailed(f"{self.name} {how}", evidence=self.last_lines(), fix=f"see {self.log_path}")
 
     def _log(self) -> str:
         return Path(self.log_path).read_text(encoding="utf-8", errors="replace")
