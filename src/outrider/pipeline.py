@@ -241,7 +241,8 @@ class Pipeline:
 
     @property
     def _engine_identity(self) -> list[Any]:
-        return [self._engine.id, self._environment.version, list(self._config.engine.args)]
+        place, settings = self._environment, self._config.engine
+        return [self._engine.id, place.distribution, place.version, settings.threads, list(settings.args)]
 
     def _measured_prompts(self) -> dict[str, list[Conversation]]:
         measured = self._config.measure

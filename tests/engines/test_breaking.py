@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import pytest
 
 import outrider.engines.environments as environments
@@ -34,8 +35,6 @@ from outrider.targets.folder import TargetFolder
 
 _EOS, _K = 99, 3
 
-
-# a script that is an engine -----------------------------------------------------------------------------------------------
 
 _SERVER = """
     import json, os, sys, time
@@ -85,9 +84,6 @@ def _watched(code: str, log: Path) -> Iterator[Watch]:
         yield watch
 
 
-# the watch ----------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_log_that_is_removed_does_not_blind_the_watch(tmp_path: Path) -> None:
     """The watch's thread died of it: a lost engine ran on, and `outrider serve` waited for ever."""
@@ -127,9 +123,6 @@ def test_what_was_survived_before_it_was_ready_is_not_the_cause(tmp_path: Path) 
     assert "out of blocks" in caught.value.what
 
 
-# the root cause -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("log", "cause"),
     [
@@ -166,9 +159,6 @@ def test_a_title_is_not_filled_with_none() -> None:
     assert found.title.startswith("out of memory") and "None" not in found.title
 
 
-# the process --------------------------------------------------------------------------------------------------------------
-
-
 def _ended(process: GuardedProcess) -> int:
     while (code := process.exit_code) is None:
         time.sleep(0.05)
@@ -183,6 +173,21 @@ def test_a_command_that_is_not_there_is_told_in_the_log(tmp_path: Path, capfd: p
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_the_engine_ends_with_its_guard_and_the_guards_second(tmp_path: Path) -> None:
+    """`pkill -9 -f outrider` kills both, for both are called so, and left the engine."""
+    with GuardedProcess("x", [sys.executable, "-S", "-c", "import time; time.sleep(60)"], tmp_path / "log", os.environ) as process:
+        guard = psutil.Process(process.pid)
+        while not (engines := [child for child in guard.children() if "outrider.core.guard" not in child.cmdline()]):
+            time.sleep(0.05)
+        for ours in [guard, *(child for child in guard.children() if child not in engines)]:
+            ours.kill()
+        gone, left = psutil.wait_procs(engines, timeout=5)
+        for engine in left:
+            engine.kill()
+    assert gone and not left
+
+
 def test_what_lies_in_the_current_folder_takes_no_packages_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a checkout of vLLM, its folder `vllm` was started instead of the installed one; a psutil.py ended the guard."""
     (tmp_path / "psutil.py").write_text("raise SystemExit('the wrong psutil')\n")
@@ -193,9 +198,6 @@ def test_what_lies_in_the_current_folder_takes_no_packages_place(tmp_path: Path,
     with GuardedProcess("x", command, tmp_path / "log", os.environ) as process:
         assert _ended(process) == 0, process.tail()
     assert str(tmp_path / "vllm") not in process.tail()
-
-
-# ready --------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_wants_a_key_is_an_error(tmp_path: Path) -> None:
@@ -210,9 +212,6 @@ def test_an_answer_without_tokens_is_not_ready(tmp_path: Path) -> None:
     script = 'completion = {"choices": [{"text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 0}}\nserver.serve_forever()'
     with pytest.raises(EngineFailed), _serving(script, tmp_path, timeout_s=3.0):
         pass
-
-
-# the environments ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -292,9 +291,6 @@ def test_an_engine_upgraded_in_place_is_called_by_its_version(
     assert environments.environment_for(engine_named("vllm"), None, None).version == "0.40.0"
 
 
-# counts -------------------------------------------------------------------------------------------------------------------
-
-
 def _told(accepted: Sequence[int]) -> dict[str, Any]:
     """As vLLM 0.32.0 writes it: without the lists if there was no verify step."""
     lists = {"per_step_accepted": list(accepted), "per_step_drafted": [_K] * len(accepted)} if accepted else {}
@@ -306,9 +302,6 @@ def test_an_answer_of_one_token_has_counts() -> None:
     assert VLLM.answer_acceptance(Answer([_EOS], 64, (_EOS,), _K, _told([]), None)) == Acceptance()
     assert VLLM.answer_acceptance(Answer([_EOS], 64, (_EOS,), _K, None, stood_still)) == Acceptance()
     assert VLLM.answer_acceptance(Answer([_EOS], 64, (_EOS,), _K, None, None)) is None
-
-
-# a measurement ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -395,5 +388,5 @@ def test_a_server_that_did_not_speculate_is_asked_again(tmp_path: Path) -> None:
 
 def test_an_answer_without_tokens_is_no_fault_of_ours(tmp_path: Path) -> None:
     """A resample that held only such answers of the plain server divided by zero."""
-    plain, drafted = [([1, 2, 3, 4, 5], []), ([], [])], [([1, 2, 3, 4, 5], [3])] * 2
-    assert _measured(_Arm(plain, speculates=False), _Arm(drafted), tmp_path).sets["s"].num_prompts == 2
+    plain = _Arm([([1, 2, 3, 4, 5], []), ([], [])], speculates=False)
+    assert _measured(plain, _Arm([([1, 2, 3, 4, 5], [3])] * 2), tmp_path).sets["s"].num_prompts == 2

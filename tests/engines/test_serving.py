@@ -19,7 +19,7 @@ from outrider.core.errors import EngineFailed
 from outrider.engines.engine import Engine, Launch, LogFailure, ServeSpec
 from outrider.engines.environment import Environment, own_environment
 from outrider.engines.reference import ENGINE
-from outrider.engines.serving import serving
+from outrider.engines.serving import Served, serving
 
 _ENVIRONMENT = own_environment("script", "1")
 _LOST = "print('the core is lost'); "
@@ -64,6 +64,11 @@ def _engine(script: str, timeout_s: float = 60.0) -> Engine:
     return replace(ENGINE, id="script", launch=launch, fatal=("^the core is lost",), failures=failures, ready_timeout_s=timeout_s)
 
 
+def _command_of(served: Served) -> psutil.Process:
+    """The engine's own process: beside it the guard has a second."""
+    return next(p for p in psutil.Process(served.process.pid).children() if "outrider.core.guard" not in p.cmdline())
+
+
 def _spec(tmp_path: Path, port: int = 0) -> ServeSpec:
     return ServeSpec(tmp_path, None, 3, "float32", port)
 
@@ -79,7 +84,7 @@ def test_a_server_that_answers_is_ready_and_ends_with_the_block(tmp_path: Path) 
     with serving(_engine("serve()"), _ENVIRONMENT, _spec(tmp_path), tmp_path / "log") as served:
         assert httpx2.get(f"{served.url}/health", trust_env=False).status_code == 200
         assert served.watch.failure(0) is None
-        child = psutil.Process(served.process.pid).children()[0]
+        child = _command_of(served)
     assert not child.is_running()
 
 
@@ -153,7 +158,7 @@ def test_an_error_that_is_not_the_engines_leaves_as_it_is(tmp_path: Path) -> Non
 
 def test_a_killed_engine_is_told(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed) as caught, serving(_engine("serve()"), _ENVIRONMENT, _spec(tmp_path), tmp_path / "log") as served:
-        os.kill(psutil.Process(served.process.pid).children()[0].pid, signal.SIGKILL)
+        os.kill(_command_of(served).pid, signal.SIGKILL)
         failure = served.watch.failure(30)
         assert failure is not None
         raise failure

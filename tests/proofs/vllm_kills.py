@@ -98,7 +98,7 @@ def _kill_once(folder: Path, rng: random.Random) -> Kill:
 def _victims(root: psutil.Process, rng: random.Random) -> tuple[str, list[psutil.Process]]:
     """A choice among what runs now."""
     guards = root.children()
-    servers = [server for guard in guards for server in guard.children()]
+    servers = [p for guard in guards for p in guard.children() if "outrider.core.guard" not in p.cmdline()]
     # not its helpers: it may well live without one
     engine = servers + [p for server in servers for p in server.children(recursive=True) if "VLLM::" in " ".join(p.cmdline())]
     choices: list[tuple[str, list[psutil.Process]]] = [("the command", [root])]

@@ -24,11 +24,10 @@ def measure(
     engine_args: Annotated[str, typer.Option(help="Further arguments of the engine's own command, as one string.")] = "",
 ) -> None:
     """Ask the same prompts with and without the drafter; acceptance, tokens/s and speedup with intervals."""
-    import shlex
 
     from rich.console import Console
 
-    from outrider.cli.choices import dtype_named, named_paths
+    from outrider.cli.choices import dtype_named, extra_arguments, named_paths
     from outrider.core.errors import InputError
     from outrider.core.files import file_digest
     from outrider.core.prompts import first_turns, read_prompts
@@ -46,7 +45,10 @@ def measure(
 
     if (drafter is None) == (plain_server is None) or (plain_server is None) != (drafted_server is None):
         raise InputError("measure needs two arms", fix="give --drafter, or both --plain-server and --drafted-server")
-    folder, plugin, extra = TargetFolder.open(target), engine_named(engine), tuple(shlex.split(engine_args))
+    if drafter and not drafter.is_dir():
+        raise InputError(f"no drafter at {drafter}", evidence="not a folder", fix="check the path")
+    served = drafter.resolve() if drafter else None
+    folder, plugin, extra = TargetFolder.open(target), engine_named(engine), extra_arguments(engine_args)
     place = environment_for(plugin, environment, None) if drafter else None
     version = place.version if place else f"at {drafted_server}"
     sets = {name: first_turns(read_prompts(Path(path)), num_prompts) for name, path in named_paths(prompts).items()}
@@ -55,16 +57,14 @@ def measure(
     def work(made: Path) -> MeasureResult:
         arms = at_urls(str(plain_server), str(drafted_server))
         if place:
-            spec = ServeSpec(target.resolve(), drafter, num_speculative_tokens, dtype, 0, concurrency, None, extra)
+            spec = ServeSpec(target.resolve(), served, num_speculative_tokens, dtype, 0, concurrency, None, extra)
             arms = started(plugin, place, spec, made)
         return measure_arms(plugin, version, arms, folder, sets, terms, made)
 
     inputs = {
         "target": folder.digest,
-        "drafter": [file_digest(drafter / file) for file in ("model.safetensors", "config.json")]
-        if drafter
-        else [plain_server, drafted_server],
-        "engine": [engine, version, dtype_named(dtype), list(extra)],
+        "drafter": [file_digest(path) for path in sorted(drafter.glob("*.*"))] if drafter else [plain_server, drafted_server],
+        "engine": [engine, place.distribution if place else None, version, dtype_named(dtype), list(extra)],
         "prompts": {name: file_digest(Path(path)) for name, path in named_paths(prompts).items()},
         "terms": [max_tokens, temperature, concurrency, num_speculative_tokens, num_prompts],
     }

@@ -19,9 +19,8 @@ def serve(
     engine_args: Annotated[str, typer.Option(help="Further arguments of the engine's own command, as one string.")] = "",
 ) -> None:
     """Serve a target on loopback, OpenAI-compatible, with a drafter beside it; ended by Ctrl-C or, with the cause, by a failure."""
-    import shlex
 
-    from outrider.cli.choices import dtype_named
+    from outrider.cli.choices import dtype_named, extra_arguments
     from outrider.engines.engine import ServeSpec
     from outrider.engines.environments import environment_for
     from outrider.engines.serving import engine_named, serving
@@ -31,7 +30,7 @@ def serve(
     plugin = engine_named(engine)
     place = environment_for(plugin, environment, None)
     drafter_folder = drafter.resolve() if drafter else None
-    extra = tuple(shlex.split(engine_args))
+    extra = extra_arguments(engine_args)
     spec = ServeSpec(target.resolve(), drafter_folder, num_speculative_tokens, dtype_named(dtype), port, max_batch, None, extra)
     typer.echo(f"starting {plugin.id} {place.version}; log: {log}")
     with serving(plugin, place, spec, log) as served:

@@ -9,6 +9,7 @@ be killed, a second process, which waits for nothing else, does that.
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -20,17 +21,31 @@ from pathlib import Path
 import psutil
 
 _GRACE_S = 10.0
+_PR_SET_PDEATHSIG = 1
+_NOT_STARTED = 127  # as a shell says it
 
 
 def main(log_path: str, command: list[str]) -> int:
     """Run `command` with both its outputs in `log_path` until it ends or standard input does."""
     _end_the_session_when_we_are_gone()
     with Path(log_path).open("ab", buffering=0) as log:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, preexec_fn=_die_with_parent
+            )
+        except OSError as error:
+            log.write(f"{error}\n".encode())
+            return _NOT_STARTED
     threading.Thread(target=_end_when_input_ends, args=(child,), daemon=True).start()
     code = child.wait()
     kill_session(os.getsid(0))  # a worker may outlive the server that started it
     return code if code >= 0 else 128 - code
+
+
+def _die_with_parent() -> None:
+    """Linux: should the second be killed with us, the command's first process goes too."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_the_session_when_we_are_gone() -> None:

@@ -31,7 +31,8 @@ class GuardedProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "outrider.core.guard", str(log_path), *command],
             stdin=subprocess.PIPE,
-            env=dict(env),
+            # nothing that lies in the current folder may stand in for a package, ours or the command's
+            env={"PYTHONSAFEPATH": "1", **env},
             start_new_session=True,
         )
 

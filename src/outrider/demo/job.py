@@ -29,7 +29,7 @@ the prompts of that traffic, a hundred to ten thousand times as many answer toke
 """
 
 
-def run_demo(folder: Path, engine: str, say: Callable[[str], None]) -> None:
+def run_demo(folder: Path, engine: str, environment: str | None, say: Callable[[str], None]) -> None:
     """Run the demo below `folder` with an engine; what an earlier, killed demo has finished is taken.
 
     Raises:
@@ -45,6 +45,7 @@ def run_demo(folder: Path, engine: str, say: Callable[[str], None]) -> None:
     write_prompt_file(folder / "prompts" / "general.jsonl", list(GENERAL[:NUM_GENERAL]))
     settings = files("outrider.demo").joinpath("run.toml").read_text(encoding="utf-8")
     filled = settings.replace("{engine}", engine).replace("{multiplied}", _dtype_for_batches())
+    filled = filled.replace("{environment}", f'environment = "{environment}"\n' if environment else "")
     write_atomically(folder / "run.toml", filled.encode())
     run = RunFolder(folder / "run")
     Pipeline(load_config(folder / "run.toml"), run, say).all_stages()

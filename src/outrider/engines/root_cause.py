@@ -12,8 +12,13 @@ _PREFIX: Final = re.compile(
     r"^(?:\x1b\[[0-9;]*m)*(?:\([\w.-]+ pid=\d+\)\s?)?(?:\x1b\[[0-9;]*m)*(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:\S+ )?\[[^\]]*\] ?)?"
 )
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
-_EXCEPTION: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?(?::\s|$)")
+_EXCEPTION: Final = re.compile(
+    r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):)"  # of another process, within a traceback
+    r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?(?::\s|$)"
+)
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_IGNORED: Final = "Exception ignored in"
+_HANDLED: Final = "During handling of the above exception"
 # exceptions that only say that another process or call failed
 _ECHOES: Final = re.compile(
     r"Engine core initialization failed|EngineDeadError|EngineGenerateError|WorkerProc initialization failed|"
@@ -50,7 +55,7 @@ def root_cause(log: str, failures: Sequence[LogFailure]) -> LogCause | None:
     first exception that is no echo is the root. What a known failure makes of it is said in its place.
     """
     lines = [without_prefix(line) for line in log.splitlines()]
-    exception = next((line for line in _exceptions(lines) if not _ECHOES.search(line)), None)
+    exception = next((line for line in _raised(lines) if not _ECHOES.search(line)), None)
     for failure in failures:
         for line in [exception] if exception else lines:
             if match := re.search(failure.pattern, line):
@@ -60,12 +65,25 @@ def root_cause(log: str, failures: Sequence[LogFailure]) -> LogCause | None:
     return None
 
 
+def _raised(lines: Sequence[str]) -> list[str]:
+    """The exceptions, in order; of one that was raised while another was handled, that one only."""
+    found: list[str] = []
+    for line in _exceptions(lines):
+        if line.startswith(_HANDLED):
+            found = found[:-1]
+        else:
+            found.append(line)
+    return found
+
+
 def _exceptions(lines: Sequence[str]) -> Iterator[str]:
-    """The last line of each traceback, in order."""
+    """The last line of each traceback, in order, and what says that the one before was handled."""
     inside = False
     for number, line in enumerate(lines):
-        if line.startswith(_TRACEBACK):
-            inside = True
+        if line.startswith(_HANDLED):
+            yield line
+        elif line.startswith(_TRACEBACK):
+            inside = number == 0 or not lines[number - 1].startswith(_IGNORED)
         elif inside and line and not line.startswith(" ") and _EXCEPTION.match(line):
             inside = False
             yield _with_its_message(lines, number)

@@ -53,7 +53,7 @@ def require_free(port: int) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise EngineFailed(
                 f"port {port} is taken", evidence=str(error), fix="stop what listens there, or choose another port"
             ) from None
@@ -86,6 +86,7 @@ def serving(engine: Engine, environment: Environment, spec: ServeSpec, log_path:
     with GuardedProcess(f"engine {engine.id}", launch.command, log_path, env) as process, Watch(engine, process) as watch:
         try:
             _wait_until_it_answers(url, watch, engine.ready_timeout_s)
+            watch.forget()
             yield Served(url, process, watch)
         except EngineFailed as error:
             raise watch.failure(_CAUSE_TIMEOUT_S) or error from None
@@ -119,11 +120,15 @@ def _answers(client: httpx2.Client) -> bool:
     try:
         if client.get("/health").status_code != 200:
             return False
-        model = client.get("/v1/models").json()["data"][0]["id"]
+        reply = client.get("/v1/models")
+        model = reply.json()["data"][0]["id"]
         body = {"model": model, "prompt": [1], "max_tokens": _PROBE_TOKENS, "temperature": 0, "ignore_eos": True}
         reply = client.post("/v1/completions", json=body)
+        answer = reply.json() if reply.status_code == 200 else {}
+        if answer["choices"][0]["text"] or answer["usage"]["completion_tokens"]:
+            return True
     except httpx2.HTTPError:
         return False
-    if reply.status_code != 200:
-        raise EngineFailed("the server was up and failed on its first request", evidence=f"{reply.status_code}: {reply.text[:300]}")
-    return True
+    except (ValueError, KeyError, IndexError, TypeError):
+        pass
+    raise EngineFailed("the server was up and failed on its first request", evidence=f"{reply.status_code}: {reply.text[:300]}")

@@ -1,11 +1,12 @@
 """Follows an engine's log and process beside whoever uses the engine; ends the engine as soon as it has failed."""
 
+import os
 import re
 import threading
 import time
-from pathlib import Path
+from collections import deque
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from outrider.core.errors import EngineFailed
 from outrider.core.shell import GuardedProcess
@@ -17,6 +18,8 @@ _POLL_S = 0.2
 _QUIET_S = 1.0
 _AT_MOST_S = 10.0
 _LAST_LINES = 5
+# of a log that may grow for weeks
+_KEPT_LINES = 20_000
 
 
 class Watch:
@@ -26,8 +29,10 @@ class Watch:
         self.name, self.log_path = process.name, process.log_path
         self._engine, self._process = engine, process
         self._fatal = re.compile("|".join(engine.fatal)) if engine.fatal else None
-        self._failed, self._left = threading.Event(), threading.Event()
+        self._failed, self._left, self._survived = threading.Event(), threading.Event(), threading.Event()
         self._failure: EngineFailed | None = None
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._begun = b""  # a line whose end has not been written yet
         self._thread = threading.Thread(target=self._follow, name=f"watch {process.name}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -45,46 +50,58 @@ class Watch:
 
     def last_lines(self) -> str:
         """The end of the log."""
-        return "\n            ".join(self._log().strip().splitlines()[-_LAST_LINES:])
+        return "\n            ".join("\n".join(self._lines).strip().splitlines()[-_LAST_LINES:])
+
+    def forget(self) -> None:
+        """What is in the log by now was survived, and is not why the engine fails later."""
+        self._survived.set()
 
     def _follow(self) -> None:
-        begun = b""  # a line whose end has not been written yet
         with self.log_path.open("rb") as log:
             while not self._left.wait(_POLL_S):
                 ended = self._process.exit_code is not None
-                *lines, begun = (begun + log.read()).split(b"\n")
-                if ended or any(self._is_fatal(line.decode(errors="replace")) for line in lines):
-                    self._end_it()
+                if any(map(self._is_fatal, self._new_lines(log))) or ended:
+                    self._end_it(log)
                     return
+                if self._survived.is_set():
+                    self._lines.clear()
+                    self._survived.clear()
 
-    def _end_it(self) -> None:
-        self._let_it_finish()
+    def _new_lines(self, log: BinaryIO) -> list[str]:
+        """What was written since; a log that was cut short, as rotation does, is read from its beginning."""
+        if os.fstat(log.fileno()).st_size < log.tell():
+            log.seek(0)
+        *whole, self._begun = (self._begun + log.read()).split(b"\n")
+        lines = [line.decode(errors="replace") for line in whole]
+        self._lines.extend(lines)
+        return lines
+
+    def _end_it(self, log: BinaryIO) -> None:
+        self._let_it_finish(log)
         code = self._process.exit_code
         self._process.stop()
+        self._new_lines(log)
+        self._lines.append(self._begun.decode(errors="replace"))
         self._failure = self._explained(code)
         self._failed.set()
 
     def _is_fatal(self, line: str) -> bool:
         return self._fatal is not None and self._fatal.search(without_prefix(line)) is not None
 
-    def _let_it_finish(self) -> None:
-        deadline, size, since = time.monotonic() + _AT_MOST_S, -1, time.monotonic()
+    def _let_it_finish(self, log: BinaryIO) -> None:
+        deadline, since = time.monotonic() + _AT_MOST_S, time.monotonic()
         while time.monotonic() < deadline and self._process.exit_code is None:
-            now = self.log_path.stat().st_size
-            if now != size:
-                size, since = now, time.monotonic()
+            if self._new_lines(log):
+                since = time.monotonic()
             elif time.monotonic() - since > _QUIET_S:
                 return
             time.sleep(_POLL_S)
 
     def _explained(self, exit_code: int | None) -> EngineFailed:
-        cause = root_cause(self._log(), self._engine.failures)
+        cause = root_cause("\n".join(self._lines), self._engine.failures)
         if cause is not None:
             return EngineFailed(
                 f"{self.name} failed: {cause.title}", evidence=cause.evidence, fix=f"{cause.fix}; see {self.log_path}".removeprefix("; ")
             )
         how = "failed" if exit_code is None else f"ended with exit code {exit_code}"
         return EngineFailed(f"{self.name} {how}", evidence=self.last_lines(), fix=f"see {self.log_path}")
-
-    def _log(self) -> str:
-        return Path(self.log_path).read_text(encoding="utf-8", errors="replace")

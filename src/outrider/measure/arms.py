@@ -18,10 +18,12 @@ class Arm:
 
     Attributes:
         start: serves it while the block lasts; gives its URL.
+        runs_already: whether it is there, whether it is asked or not.
     """
 
     name: str
     start: Callable[[], AbstractContextManager[str]]
+    runs_already: bool = False
 
 
 def started(engine: Engine, environment: Environment, spec: ServeSpec, folder: Path) -> list[Arm]:
@@ -35,4 +37,4 @@ def started(engine: Engine, environment: Environment, spec: ServeSpec, folder: P
 
 def at_urls(plain: str, drafted: str) -> list[Arm]:
     """Both arms as servers that run already."""
-    return [Arm(PLAIN, lambda: nullcontext(plain)), Arm(DRAFTED, lambda: nullcontext(drafted))]
+    return [Arm(PLAIN, lambda: nullcontext(plain), True), Arm(DRAFTED, lambda: nullcontext(drafted), True)]

@@ -53,7 +53,7 @@ def measure(
         EngineFailed: a server died; MeasurementInvalid: the drafting server has not speculated.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    in_turns = engine.side_by_side and terms.concurrency == 1
+    in_turns = terms.concurrency == 1 and (engine.side_by_side or all(arm.runs_already for arm in arms))
     with Journal(folder / REPLIES_FILE) as journal:
         total = len(arms) * sum(len(prompts) for prompts in sets.values())
         with Track("measure", total, "answers", done=len({_key(row) for row in journal.rows})) as track:
@@ -64,7 +64,12 @@ def measure(
                         urls = {arm.name: servers.enter_context(arm.start()) for arm in group}
                         asyncio.run(asking.ask(urls))
         summing = _Summing(engine, target, terms, journal.rows)
-        results = {name: summing.of(name, [c.id for c in prompts]) for name, prompts in sets.items()}
+        try:
+            results = {name: summing.of(name, [c.id for c in prompts]) for name, prompts in sets.items()}
+        except MeasurementInvalid:
+            # what they mean is known, and the next try is to ask again
+            (folder / REPLIES_FILE).replace(folder / f"invalid-{REPLIES_FILE}")
+            raise
     first = next(iter(results.values()))
     return MeasureResult(
         engine=engine.id,
@@ -214,11 +219,12 @@ class _Summing:
                 counters[key] = counters.get(key, 0.0) + value
         told = {row["prompt"]: counted for row in rows if (counted := self._engine.answer_acceptance(self._answer(row)))}
         by_prompt = told if len(told) == len(rows) else {}
+        total = sum(by_prompt.values(), Acceptance())
         return ArmResult(
             output_tokens=tokens,
             wall_s=wall_s,
             tok_per_s=tokens / wall_s,
-            acceptance=sum(by_prompt.values(), Acceptance()) if by_prompt else self._engine.acceptance(counters),
+            acceptance=total if total.num_verify_steps else self._engine.acceptance(counters),
             by_prompt=by_prompt,
             raw_counters=counters,
         )
@@ -243,7 +249,7 @@ def _speedup(pairs: Sequence[tuple[Reply, Reply]]) -> float | None:
     def rate(arm: int) -> float:
         return float(sum(pair[arm]["num_tokens"] for pair in pairs) / sum(pair[arm]["wall_s"] for pair in pairs))
 
-    return rate(1) / rate(0)
+    return rate(1) / rate(0) if rate(0) else None
 
 
 def _first_difference(a: list[int], b: list[int]) -> int | None:

@@ -68,7 +68,7 @@ def _acceptance(counters: Mapping[str, float]) -> Acceptance | None:
 
 def _answer_acceptance(answer: Answer) -> Acceptance | None:
     """It counts by the one definition itself."""
-    return _acceptance(answer.counters) if answer.counters else None
+    return _acceptance(answer.counters) or Acceptance() if answer.counters else None
 
 
 ENGINE = Engine(

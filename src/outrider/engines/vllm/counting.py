@@ -45,6 +45,8 @@ def acceptance(counted: Mapping[str, float]) -> Acceptance | None:
 def answer_acceptance(answer: Answer) -> Acceptance | None:
     """One answer's counts without the drafts past its stop: from its steps where the server lists them, else from counters."""
     told = (answer.metrics or {}).get("speculative_decoding") or {}
+    if told.get("num_spec_steps") == 0:  # an answer of one token: no lists then
+        return Acceptance()
     accepted, drafted = told.get("per_step_accepted"), told.get("per_step_drafted")
     if isinstance(accepted, list) and isinstance(drafted, list):
         return _from_steps(answer, list(zip(accepted, drafted, strict=True)))
@@ -64,9 +66,11 @@ def _from_steps(answer: Answer, steps: list[tuple[int, int]]) -> Acceptance:
 
 def _from_counters(answer: Answer) -> Acceptance | None:
     """What exceeds the answer's length was cut from its last step; its own token for the stop was not a draft."""
-    counted = acceptance(answer.counters) if answer.counters else None
-    if counted is None:
+    if not answer.counters:
         return None
+    counted = acceptance(answer.counters)
+    if counted is None:  # they stood still: an answer of one token
+        return Acceptance()
     emitted = 1 + counted.num_verify_steps + counted.num_accepted_tokens
     past_the_stop = max(0, emitted - len(answer.token_ids) - 1)
     at = list(counted.accepted_at)

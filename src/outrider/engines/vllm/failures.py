@@ -54,7 +54,7 @@ FAILURES: Final = (
         "end what else uses the device, or lower --gpu-memory-utilization",
     ),
     LogFailure(
-        r"OutOfMemoryError: (.+)|Failed to load model - not enough GPU memory",
+        r"(?:OutOfMemoryError: |(?=Failed to load model - not enough GPU memory))(.+)",
         "out of memory: {0}",
         "more devices (--tensor-parallel-size), a smaller dtype, a smaller --max-model-len or --max-num-seqs",
     ),
