@@ -23,7 +23,7 @@ _PROBE_TIMEOUT_S = 120.0
 # enough tokens that a drafting server must verify a proposal, not only make one
 _PROBE_TOKENS = 8
 # after an answer broke off, how long the log may take to tell why
-_CAUSE_TIMEOUT_S = 15.0
+_CAUSE_TIMEOUT_S = 8.0
 
 
 def engine_named(name: str) -> Engine:
