@@ -5,14 +5,14 @@ It is the yardstick of right integration, and what a machine without any engine 
 
 from collections.abc import Mapping
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from outrider import __version__
 from outrider.core.results import Acceptance
+from outrider.engines.counters import counted, totals
 from outrider.engines.engine import Answer, Engine, Launch, ServeSpec
 from outrider.engines.environment import Environment, own_environment
 from outrider.engines.reference.facts import facts_of
 
+_STEPS, _DRAFTED, _ACCEPTED = (f"reference_num_{what}_total" for what in ("verify_steps", "draft_tokens", "accepted_tokens"))
 _PER_POSITION = "reference_num_accepted_tokens_per_position_total"
 
 
@@ -42,28 +42,11 @@ def _launch(environment: Environment, spec: ServeSpec) -> Launch:
 
 
 def _counters(metrics: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for family in text_string_to_metric_families(metrics):
-        for sample in family.samples:
-            if sample.name.startswith("reference_") and sample.name.endswith("_total"):
-                position = sample.labels.get("position")
-                found[sample.name if position is None else f"{sample.name}[{position}]"] = sample.value
-    return found
+    return totals(metrics, "reference_")
 
 
 def _acceptance(counters: Mapping[str, float]) -> Acceptance | None:
-    steps = int(counters.get("reference_num_verify_steps_total", 0))
-    if not steps:
-        return None
-    positions = sorted(
-        (int(name[len(_PER_POSITION) + 1 : -1]), value) for name, value in counters.items() if name.startswith(_PER_POSITION)
-    )
-    return Acceptance(
-        num_verify_steps=steps,
-        num_draft_tokens=int(counters["reference_num_draft_tokens_total"]),
-        num_accepted_tokens=int(counters["reference_num_accepted_tokens_total"]),
-        accepted_at=tuple(int(value) for _, value in positions),
-    )
+    return counted(counters, _STEPS, _DRAFTED, _ACCEPTED, _PER_POSITION)
 
 
 def _answer_acceptance(answer: Answer) -> Acceptance | None:

@@ -7,9 +7,8 @@ stop, which the one definition leaves out.
 
 from collections.abc import Mapping
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from outrider.core.results import Acceptance
+from outrider.engines.counters import counted, totals
 from outrider.engines.engine import Answer
 
 _PREFIX = "vllm:spec_decode_"
@@ -19,27 +18,12 @@ _ACCEPTED_AT = f"{_PREFIX}num_accepted_tokens_per_pos_total"
 
 def counters(metrics: str) -> dict[str, float]:
     """The speculation counters in the text of /metrics, summed over engines; none before the first draft."""
-    found: dict[str, float] = {}
-    for family in text_string_to_metric_families(metrics):
-        for sample in family.samples:
-            if sample.name.startswith(_PREFIX) and sample.name.endswith("_total"):
-                position = sample.labels.get("position")
-                name = sample.name if position is None else f"{sample.name}[{position}]"
-                found[name] = found.get(name, 0.0) + sample.value
-    return found
+    return totals(metrics, _PREFIX)
 
 
-def acceptance(counted: Mapping[str, float]) -> Acceptance | None:
+def acceptance(counters: Mapping[str, float]) -> Acceptance | None:
     """Counts as vLLM makes them, drafts past the stop included."""
-    if not counted.get(_STEPS):
-        return None
-    positions = sorted((int(n[len(_ACCEPTED_AT) + 1 : -1]), v) for n, v in counted.items() if n.startswith(_ACCEPTED_AT))
-    return Acceptance(
-        num_verify_steps=int(counted[_STEPS]),
-        num_draft_tokens=int(counted[_DRAFTED]),
-        num_accepted_tokens=int(counted[_ACCEPTED]),
-        accepted_at=tuple(int(value) for _, value in positions),
-    )
+    return counted(counters, _STEPS, _DRAFTED, _ACCEPTED, _ACCEPTED_AT)
 
 
 def answer_acceptance(answer: Answer) -> Acceptance | None:
@@ -68,18 +52,18 @@ def _from_counters(answer: Answer) -> Acceptance | None:
     """What exceeds the answer's length was cut from its last step; its own token for the stop was not a draft."""
     if not answer.counters:
         return None
-    counted = acceptance(answer.counters)
-    if counted is None:  # they stood still: an answer of one token
+    found = acceptance(answer.counters)
+    if found is None:  # they stood still: an answer of one token
         return Acceptance()
-    emitted = 1 + counted.num_verify_steps + counted.num_accepted_tokens
+    emitted = 1 + found.num_verify_steps + found.num_accepted_tokens
     past_the_stop = max(0, emitted - len(answer.token_ids) - 1)
-    at = list(counted.accepted_at)
-    for _ in range(min(past_the_stop, counted.num_accepted_tokens)):
+    at = list(found.accepted_at)
+    for _ in range(min(past_the_stop, found.num_accepted_tokens)):
         # which positions the last step reached is not told: the farthest that were accepted at all are the likeliest
         at[max(k for k, n in enumerate(at) if n)] -= 1
     return Acceptance(
-        num_verify_steps=counted.num_verify_steps,
-        num_draft_tokens=counted.num_draft_tokens - past_the_stop,
+        num_verify_steps=found.num_verify_steps,
+        num_draft_tokens=found.num_draft_tokens - past_the_stop,
         num_accepted_tokens=sum(at),
         accepted_at=tuple(at),
     )
