@@ -4,4 +4,4 @@ One file a check; its name is its id. What an engine accepts comes from its `Eng
 is the same in all its versions.
 """
 
-SEAMS = ("behaviour", "check", "layout", "planned", "reading", "stage", "terminal")
+SEAMS = ("behaviour", "check", "layout", "matrix", "method", "planned", "reading", "serve_args", "stage", "terminal")

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from outrider.core.results import Finding, Verdict
-from outrider.engines.facts import EngineFacts
+from outrider.engines.facts import EngineFacts, RunnerFacts
 from outrider.formats.safetensors_file import TensorEntry
 from outrider.preflight.behaviour import Behaviour, behaviour_of
+from outrider.preflight.serve_args import ServeArgs
 
 # where a wrapper keeps the config of its language model
 _NESTED: Final = ("text_config", "thinker_config", "llm_config", "language_config")
 _LARGEST: Final = 2**31
+# keys by which a config speaks of experts
+_EXPERTS: Final = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,10 @@ class Subject:
         drafter_config: config.json as it stands, or as it is to be.
         drafter_tensors: every tensor's header, or None.
         drafter_unread: why there are no headers of the drafter; empty if there are.
+        arguments: the engine's own, of the launch that is meant.
+        algorithm: that the drafter is of, by its config; None if that does not tell.
+        method: that the engine would be told, in its words and lower case; None if it cannot be told.
+        method_source: where the method comes from.
     """
 
     target_path: Path
@@ -36,6 +43,10 @@ class Subject:
     drafter_tensors: Mapping[str, TensorEntry] | None
     drafter_unread: str
     facts: EngineFacts
+    arguments: ServeArgs
+    algorithm: str | None
+    method: str | None
+    method_source: str
 
     @property
     def text_config(self) -> Mapping[str, Any]:
@@ -61,6 +72,23 @@ class Subject:
         return f"{self.facts.engine} {self.facts.version}"
 
     @property
+    def target_classes(self) -> list[str]:
+        """The engine's classes for the architectures that the target's config names, first the one it takes."""
+        named = self.target_config.get("architectures")
+        names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        return [self.facts.targets[name] for name in names if name in self.facts.targets]
+
+    @property
+    def runner(self) -> str | None:
+        """The name of the model runner that the launch would take; None if it cannot be told."""
+        return runner_of(self)
+
+    @property
+    def runner_facts(self) -> RunnerFacts | None:
+        """The facts of that runner."""
+        return self.facts.runners.get(self.runner or "")
+
+    @property
     def behaviour(self) -> Behaviour:
         """What its engine does in all versions."""
         return behaviour_of(self.facts)
@@ -79,6 +107,23 @@ class Check:
     id: str
     order: int
     run: Callable[[Subject], Finding]
+
+
+def runner_of(subject: Subject) -> str | None:
+    """By the version's own rule, for a launch that sets no variable to choose one."""
+    facts = subject.facts
+    choice = facts.runner_choice
+    if facts.runner or choice is None:
+        return facts.runner
+    if subject.method in choice.not_methods:
+        return "V1"
+    named = subject.target_config.get("architectures")
+    names = named if isinstance(named, list) else []
+    is_dense = not any(key in subject.text_config for key in _EXPERTS)
+    fits = {"dense": is_dense, "unquantised": "quantization_config" not in subject.text_config}
+    if any(name in choice.listed for name in names) and all(fits[need] for need in choice.listed_needs):
+        return "V2"
+    return "V2" if choice.others == "all" or (choice.others == "dense" and is_dense) else "V1"
 
 
 def finding(check_id: str, verdict: Verdict, title: str, evidence: str, **parts: str) -> Finding:

@@ -1,6 +1,6 @@
 """The stage: read what is there, run every check, in order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -11,29 +11,35 @@ from outrider.core.plugins import load_plugin, plugin_ids
 from outrider.core.results import CheckedEngine, PreflightResult, Verdict
 from outrider.engines.facts import EngineFacts
 from outrider.preflight.check import Check, Subject
+from outrider.preflight.method import algorithm_of, method_of
 from outrider.preflight.reading import read_headers, read_object
+from outrider.preflight.serve_args import parsed
 
 _WORST_FIRST: Final[tuple[Verdict, ...]] = ("fail", "warn", "unknown", "pass")
 
 
-def preflight(target_path: Path, drafter: Path | Mapping[str, Any], facts: EngineFacts) -> PreflightResult:
+def preflight(
+    target_path: Path, drafter: Path | Mapping[str, Any], facts: EngineFacts, arguments: Sequence[str] = (), method: str | None = None
+) -> PreflightResult:
     """Whether an engine would serve a target with a drafter; nothing is loaded, nothing is started.
 
     Args:
         target_path: its folder; config.json is enough.
         drafter: its folder, or the config of one that is planned.
         facts: of the engine's version.
+        arguments: the engine's own, of the launch that is meant.
+        method: of speculation, in the engine's words; None for the one that follows from arguments and drafter.
 
     Raises:
-        InputError: a file that cannot be read.
+        InputError: a file or an argument that cannot be read.
     """
     try:
-        subject = subject_of(target_path, drafter, facts)
+        subject = subject_of(target_path, drafter, facts, arguments, method)
         findings = tuple(check.run(subject) for check in all_checks())
     except OSError as error:
         raise from_os_error(error) from None
     verdict = next(verdict for verdict in _WORST_FIRST if any(finding.verdict == verdict for finding in findings))
-    engine = CheckedEngine(name=facts.engine, version=facts.version, runner=facts.runner, source=facts.source)
+    engine = CheckedEngine(name=facts.engine, version=facts.version, runner=subject.runner, source=facts.source)
     return PreflightResult(verdict=verdict, engine=engine, findings=findings)
 
 
@@ -63,7 +69,9 @@ def all_checks() -> tuple[Check, ...]:
     return tuple(sorted(loaded, key=lambda check: check.order))
 
 
-def subject_of(target_path: Path, drafter: Path | Mapping[str, Any], facts: EngineFacts) -> Subject:
+def subject_of(
+    target_path: Path, drafter: Path | Mapping[str, Any], facts: EngineFacts, arguments: Sequence[str] = (), method: str | None = None
+) -> Subject:
     """Read a target and a drafter.
 
     Raises:
@@ -72,13 +80,30 @@ def subject_of(target_path: Path, drafter: Path | Mapping[str, Any], facts: Engi
     _require_folder(target_path, "target", "`outrider target import SRC DIR` makes one from a GGUF file or a Hugging Face folder")
     target_config = read_object(target_path / "config.json", "the target's config")
     target_tensors, _ = read_headers(target_path)
-    if not isinstance(drafter, Path):
-        missing = "the drafter is only planned: it has no tensors yet"
-        return Subject(target_path, target_config, target_tensors, None, drafter, None, missing, facts)
-    _require_folder(drafter, "drafter", "name its folder, or `eagle3` for one that is to be trained")
-    drafter_config = read_object(drafter / "config.json", "the drafter's config")
-    drafter_tensors, missing = read_headers(drafter)
-    return Subject(target_path, target_config, target_tensors, drafter, drafter_config, drafter_tensors, missing, facts)
+    drafter_config: Mapping[str, Any]
+    if isinstance(drafter, Path):
+        _require_folder(drafter, "drafter", "name its folder, or `eagle3` for one that is to be trained")
+        drafter_path, drafter_config = drafter, read_object(drafter / "config.json", "the drafter's config")
+        drafter_tensors, unread = read_headers(drafter)
+    else:
+        drafter_path, drafter_config, drafter_tensors = None, drafter, None
+        unread = "the drafter is only planned: it has no tensors yet"
+    serve_args, algorithm = parsed(arguments), algorithm_of(drafter_config)
+    method, source = method_of(facts.engine, algorithm, method, serve_args)
+    return Subject(
+        target_path=target_path,
+        target_config=target_config,
+        target_tensors=target_tensors,
+        drafter_path=drafter_path,
+        drafter_config=drafter_config,
+        drafter_tensors=drafter_tensors,
+        drafter_unread=unread,
+        facts=facts,
+        arguments=serve_args,
+        algorithm=algorithm,
+        method=method,
+        method_source=source,
+    )
 
 
 def _require_folder(path: Path, what: str, fix: str) -> None:

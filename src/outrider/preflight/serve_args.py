@@ -1,0 +1,115 @@
+"""The engine's own arguments, as far as a check asks for them."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from outrider.core.errors import InputError
+
+_SHORT: Final = {"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-q": "quantization"}
+# SGLang's spelling → the one that both engines understand
+_LONG: Final = {
+    "tp": "tensor-parallel-size",
+    "tp-size": "tensor-parallel-size",
+    "pp-size": "pipeline-parallel-size",
+    "speculative-draft-model": "speculative-draft-model-path",
+}
+
+
+@dataclass(frozen=True)
+class ServeArgs:
+    """Arguments of an engine's server.
+
+    Attributes:
+        values: name without dashes, words joined by `-` → its value; empty for a switch.
+        speculative: vLLM's --speculative-config, in whichever way it was given; SGLang's --speculative-X under `X`, with `_`.
+    """
+
+    values: Mapping[str, str]
+    speculative: Mapping[str, Any]
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number, or the default where it is not given.
+
+        Raises:
+            InputError: it is given and no whole number above 0.
+        """
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if not value.isascii() or not value.isdigit() or int(value) < 1:
+            raise InputError(f"--{name} is no whole number above 0", evidence=f"--{name} {value}")
+        return int(value)
+
+    def has(self, name: str) -> bool:
+        """Whether a switch is given and not taken back."""
+        return self.values.get(name, "false").lower() not in ("false", "0")
+
+
+def parsed(arguments: Sequence[str]) -> ServeArgs:
+    """Read an engine's arguments.
+
+    Raises:
+        InputError: a speculative config that is no JSON object.
+    """
+    values = dict(_pairs(arguments))
+    speculative: dict[str, Any] = {}
+    for name, value in values.items():
+        if name == "speculative-config":
+            speculative |= _object(value)
+        elif name.startswith("speculative-config."):
+            speculative[name.partition(".")[2].replace("-", "_")] = value
+        elif name.startswith("speculative-"):
+            speculative[name.removeprefix("speculative-").replace("-", "_")] = value
+    for short, key in (("spec-method", "method"), ("spec-model", "model"), ("spec-tokens", "num_speculative_tokens")):
+        if short in values:
+            speculative[key] = values[short]
+    return ServeArgs(values, speculative)
+
+
+def split(text: str) -> list[str]:
+    """Arguments in one string, as a shell splits them.
+
+    Raises:
+        InputError: an open quote.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InputError("the serve arguments cannot be split", evidence=str(error), fix="close the quotes") from None
+
+
+def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    pending: str | None = None
+    for argument in arguments:
+        if not _is_name(argument):
+            if pending is not None:
+                yield pending, argument
+            pending = None
+            continue
+        if pending is not None:
+            yield pending, "true"
+        written, equals, value = argument.partition("=")
+        name = _SHORT.get(written) or written.lstrip("-").replace("_", "-")
+        name = _LONG.get(name, name)
+        if equals:
+            yield name, value
+        pending = None if equals else name
+    if pending is not None:
+        yield pending, "true"
+
+
+def _is_name(argument: str) -> bool:
+    return argument.startswith("--") or argument.partition("=")[0] in _SHORT
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError("--speculative-config is not valid JSON", evidence=f"{text[:200]}: {error}") from None
+    if not isinstance(value, dict):
+        raise InputError("--speculative-config is no JSON object", evidence=text[:200])
+    return value
