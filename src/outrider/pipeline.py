@@ -104,7 +104,7 @@ class Pipeline:
         config = planned_config(self._target, self._layers, size, self._config.train.intermediate_size, self._config.export.dtype)
 
         def work(_: Path) -> PreflightResult:
-            return preflight(self._target.path, config, self._engine.facts(self._environment))
+            return preflight(self._target.path, config, self._engine.facts(self._environment), self._config.engine.args)
 
         inputs = {"target": self._target.digest, "planned": config, "engine": self._engine_identity}
         return self._checked("preflight", inputs, work)
@@ -182,7 +182,7 @@ class Pipeline:
         exported = self._result("export", ExportResult)
 
         def work(_: Path) -> PreflightResult:
-            return preflight(self._target.path, self._drafter_folder, self._engine.facts(self._environment))
+            return preflight(self._target.path, self._drafter_folder, self._engine.facts(self._environment), self._config.engine.args)
 
         inputs = {"target": self._target.digest, "drafter": _digests(exported), "engine": self._engine_identity}
         return self._checked("preflight-export", inputs, work)

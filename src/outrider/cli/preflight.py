@@ -1,5 +1,6 @@
 """`outrider preflight`: whether a target, a drafter and an engine fit, before anything is loaded or trained."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -8,27 +9,41 @@ import typer
 
 def preflight(
     target: Annotated[Path, typer.Option(help="The target's folder; config.json is enough.")],
-    drafter: Annotated[str, typer.Option(help="The drafter's folder, or eagle3 for one that is to be trained.")],
-    engine: str = "reference",
+    drafter: Annotated[str, typer.Option(help="The drafter's folder, or eagle3 or eagle3-mla for one that is to be trained.")],
+    engine: Annotated[str | None, typer.Option(help="NAME==VERSION, or NAME for an installed one. [default: reference]")] = None,
     environment: Annotated[str | None, typer.Option(help="The engine's environment, as `engine list` shows it.")] = None,
     engine_python: Annotated[Path | None, typer.Option(help="The interpreter of an engine that is not on that list.")] = None,
+    engine_image: Annotated[str | None, typer.Option(help="A container image that holds the engine.")] = None,
+    serve_args: Annotated[str, typer.Option(help="The engine's own arguments, as one string.")] = "",
+    method: Annotated[str | None, typer.Option(help="The method of speculation, if not the one that fits the drafter.")] = None,
+    all_versions: Annotated[bool, typer.Option("--matrix", help="Every known version of every engine, or of --engine.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Fail, too, where something could not be checked.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON object.")] = False,
 ) -> None:
     """Check that this version of the engine would serve the target with the drafter; seconds, no GPU, nothing loaded."""
     from rich.console import Console
 
-    from outrider.engines.environments import environment_for
-    from outrider.engines.serving import engine_named
-    from outrider.preflight.planned import planned_eagle3
+    import outrider.engines as engines
+    from outrider.cli.choices import extra_arguments
+    from outrider.core.plugins import plugin_ids
+    from outrider.engines.asked import asked
+    from outrider.preflight.matrix import matrix
+    from outrider.preflight.planned import PLANS
     from outrider.preflight.stage import preflight as work
-    from outrider.preflight.terminal import print_preflight
+    from outrider.preflight.terminal import print_matrix, print_preflight
 
-    plugin = engine_named(engine)
-    facts = plugin.facts(environment_for(plugin, environment, engine_python))
-    folder = Path(drafter)
-    is_planned = drafter == "eagle3" and not folder.is_dir()
-    result = work(target, planned_eagle3(target) if is_planned else folder, facts)
+    plan = None if Path(drafter).is_dir() else PLANS.get(drafter)
+    meant_drafter = plan(target) if plan else Path(drafter)
+    arguments = extra_arguments(serve_args)
+    if all_versions:
+        rows = matrix(target, meant_drafter, [engine] if engine else plugin_ids(engines), arguments, method)
+        if as_json:
+            typer.echo(json.dumps([row.model_dump() for row in rows], indent=2))
+        else:
+            print_matrix(rows, Console(soft_wrap=True))
+        return
+    meant = asked(engine or "reference", environment, engine_python)
+    result = work(target, meant_drafter, meant.facts, arguments, method, meant.standing)
     if as_json:
         typer.echo(result.model_dump_json(indent=2))
     else:

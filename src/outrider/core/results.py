@@ -301,6 +301,22 @@ class PreflightResult(Frozen):
     findings: tuple[Finding, ...]
 
 
+class MatrixRow(Frozen):
+    """One engine version of a preflight matrix.
+
+    Attributes:
+        failing: ids of the checks that failed, in the order in which the engine meets them.
+        title: of the first of them; empty without any.
+    """
+
+    engine: str
+    version: str
+    runner: str | None
+    verdict: Verdict
+    failing: tuple[str, ...]
+    title: str
+
+
 class SetDiagnosis(Frozen):
     """One prompt set: acceptance in the engine beside acceptance by replay on the same answers.
 

@@ -105,7 +105,7 @@ def install(requirement: str, base: Path | None, say: Say) -> Environment:
         InputError: an unknown engine, or the installation failed; the end of its log is shown.
     """
     wanted = _requirement(requirement)
-    engine, distribution = _carried_by(canonicalize_name(wanted.name))
+    engine, distribution = carried_by(canonicalize_name(wanted.name))
     folder = home() / "engines" / f"{distribution.name}-{next(iter(wanted.specifier)).version}"
     with _alone(folder):
         return _installed(wanted, engine, distribution, folder, base, say)
@@ -172,14 +172,22 @@ def _plugins() -> Iterator[Engine]:
         yield load_plugin(engines, plugin_id, "ENGINE", Engine)
 
 
-def _carried_by(package: str) -> tuple[Engine, Distribution]:
-    known: list[str] = []
+def known_distributions() -> list[str]:
+    """The packages that carry engines."""
+    return [distribution.name for engine in _plugins() for distribution in engine.distributions]
+
+
+def carried_by(package: str) -> tuple[Engine, Distribution]:
+    """The engine that comes in a package.
+
+    Raises:
+        InputError: none does.
+    """
     for engine in _plugins():
         for distribution in engine.distributions:
             if distribution.name == package:
                 return engine, distribution
-            known.append(distribution.name)
-    raise InputError(f"no engine comes in a package named {package!r}", fix=f"known: {', '.join(known)}")
+    raise InputError(f"no engine comes in a package named {package!r}", fix=f"known: {', '.join(known_distributions())}")
 
 
 def _asked(python: Path, name: str, engine: Engine | None) -> Environment:

@@ -4,7 +4,7 @@ ENGINE/versions/X.Y.Z.json, beside the plug-in of the engine
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,7 @@ class Known:
 
     Attributes:
         standing: whether there are facts of this very version, or it lies between, behind or before all known ones.
-        facts: of this version, or of the nearest one that is known.
+        facts: under the name of this version, even where they are those of the nearest one.
     """
 
     standing: Standing
@@ -57,12 +57,13 @@ def known_facts(engine: str, version: str) -> Known:
     except InvalidVersion:
         raise InputError(f"{version!r} is no version", fix=f"e.g. {engine}=={versions[-1]}") from None
     older = [v for v in versions if Version(v) <= wanted]
-    if not older:
-        return Known("older", facts_of_version(engine, versions[0]))
-    facts = facts_of_version(engine, older[-1])
-    if Version(older[-1]) == wanted:
-        return Known("exact", facts)
-    return Known("newer" if older[-1] == versions[-1] else "between", facts)
+    nearest = older[-1] if older else versions[0]
+    if Version(nearest) == wanted:
+        return Known("exact", facts_of_version(engine, nearest))
+    facts = facts_of_version(engine, nearest)
+    source = f"facts of {engine} {nearest}, the nearest version whose facts are kept; known are {versions[0]} to {versions[-1]}"
+    standing: Standing = "older" if not older else "newer" if nearest == versions[-1] else "between"
+    return Known(standing, replace(facts, version=version, source=source))
 
 
 def facts_from_json(data: bytes) -> EngineFacts:

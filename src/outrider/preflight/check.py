@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from outrider.core.results import Finding, Verdict
 from outrider.engines.facts import EngineFacts, RunnerFacts
+from outrider.engines.known import Standing
 from outrider.formats.safetensors_file import TensorEntry
 from outrider.preflight.behaviour import Behaviour, behaviour_of
 from outrider.preflight.serve_args import ServeArgs
@@ -33,6 +34,7 @@ class Subject:
         algorithm: that the drafter is of, by its config; None if that does not tell.
         method: that the engine would be told, in its words and lower case; None if it cannot be told.
         method_source: where the method comes from.
+        standing: whether the facts are of this very version, or of the nearest that is known.
     """
 
     target_path: Path
@@ -47,6 +49,7 @@ class Subject:
     algorithm: str | None
     method: str | None
     method_source: str
+    standing: Standing = "exact"
 
     @property
     def text_config(self) -> Mapping[str, Any]:
@@ -102,11 +105,13 @@ class Check:
         id: the plug-in's id, and that of its finding.
         order: of its finding among the others.
         run: looks at the subject; never loads a tensor's numbers but those of the vocabulary map. Raises InputError.
+        of_version: whether the finding depends on the engine's version, and so cannot be told for one that is not known.
     """
 
     id: str
     order: int
     run: Callable[[Subject], Finding]
+    of_version: bool = True
 
 
 def runner_of(subject: Subject) -> str | None:

@@ -1,7 +1,8 @@
 """The drafter that is still to be made, as the config that export would write for it."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from outrider.core.config import ExportSection, TrainSection
 from outrider.core.errors import InputError
@@ -46,3 +47,7 @@ def planned_eagle3(target_path: Path) -> dict[str, Any]:
     settings = TrainSection()
     layers = default_aux_layers(target.num_layers)
     return planned_config(target, layers, settings.draft_vocab_size, settings.intermediate_size, ExportSection().dtype)
+
+
+# the drafters that need not be there yet, by the name that a command line gives them
+PLANS: Final[Mapping[str, Callable[[Path], dict[str, Any]]]] = {"eagle3": planned_eagle3}

@@ -1,6 +1,6 @@
 """The stage: read what is there, run every check, in order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -8,8 +8,9 @@ from typing import Any, Final
 import outrider.preflight as checks
 from outrider.core.errors import FindingFailed, InputError, from_os_error
 from outrider.core.plugins import load_plugin, plugin_ids
-from outrider.core.results import CheckedEngine, PreflightResult, Verdict
+from outrider.core.results import CheckedEngine, Finding, PreflightResult, Verdict
 from outrider.engines.facts import EngineFacts
+from outrider.engines.known import Standing
 from outrider.preflight.check import Check, Subject
 from outrider.preflight.method import algorithm_of, method_of
 from outrider.preflight.reading import read_headers, read_object
@@ -19,7 +20,12 @@ _WORST_FIRST: Final[tuple[Verdict, ...]] = ("fail", "warn", "unknown", "pass")
 
 
 def preflight(
-    target_path: Path, drafter: Path | Mapping[str, Any], facts: EngineFacts, arguments: Sequence[str] = (), method: str | None = None
+    target_path: Path,
+    drafter: Path | Mapping[str, Any],
+    facts: EngineFacts,
+    arguments: Sequence[str] = (),
+    method: str | None = None,
+    standing: Standing = "exact",
 ) -> PreflightResult:
     """Whether an engine would serve a target with a drafter; nothing is loaded, nothing is started.
 
@@ -29,18 +35,37 @@ def preflight(
         facts: of the engine's version.
         arguments: the engine's own, of the launch that is meant.
         method: of speculation, in the engine's words; None for the one that follows from arguments and drafter.
+        standing: whether the facts are of this very version.
 
     Raises:
         InputError: a file or an argument that cannot be read.
     """
     try:
-        subject = subject_of(target_path, drafter, facts, arguments, method)
-        findings = tuple(check.run(subject) for check in all_checks())
+        return judged(subject_of(target_path, drafter, facts, arguments, method, standing))
     except OSError as error:
         raise from_os_error(error) from None
-    verdict = next(verdict for verdict in _WORST_FIRST if any(finding.verdict == verdict for finding in findings))
+
+
+def judged(subject: Subject) -> PreflightResult:
+    """Run every check on a subject."""
+    findings = tuple(_told(check, subject) for check in all_checks())
+    facts = subject.facts
     engine = CheckedEngine(name=facts.engine, version=facts.version, runner=subject.runner, source=facts.source)
-    return PreflightResult(verdict=verdict, engine=engine, findings=findings)
+    return PreflightResult(verdict=worst(findings), engine=engine, findings=findings)
+
+
+def worst(findings: Iterable[Finding]) -> Verdict:
+    """The verdict on all of them."""
+    given = {finding.verdict for finding in findings}
+    return next(verdict for verdict in _WORST_FIRST if verdict in given)
+
+
+def _told(check: Check, subject: Subject) -> Finding:
+    """What a check finds; of a version outside the known ones nothing is told that depends on it."""
+    found = check.run(subject)
+    if not check.of_version or subject.standing in ("exact", "between") or found.verdict == "unknown":
+        return found
+    return found.model_copy(update={"verdict": "unknown", "title": f"the nearest known version would {found.verdict}: {found.title}"})
 
 
 def require(result: PreflightResult) -> None:
@@ -70,7 +95,12 @@ def all_checks() -> tuple[Check, ...]:
 
 
 def subject_of(
-    target_path: Path, drafter: Path | Mapping[str, Any], facts: EngineFacts, arguments: Sequence[str] = (), method: str | None = None
+    target_path: Path,
+    drafter: Path | Mapping[str, Any],
+    facts: EngineFacts,
+    arguments: Sequence[str] = (),
+    method: str | None = None,
+    standing: Standing = "exact",
 ) -> Subject:
     """Read a target and a drafter.
 
@@ -103,6 +133,7 @@ def subject_of(
         algorithm=algorithm,
         method=method,
         method_source=source,
+        standing=standing,
     )
 
 

@@ -1,12 +1,14 @@
 """Findings in the terminal: what passed in one line each, everything else with all its parts."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
-from outrider.core.results import Finding, PreflightResult, Verdict
+from outrider.core.results import Finding, MatrixRow, PreflightResult, Verdict
+from outrider.preflight.matrix import first_without_failure
 
 _STYLES: Final[dict[Verdict, str]] = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "cyan"}
 _WORDS: Final[dict[Verdict, str]] = {"pass": "pass", "warn": "WARN", "fail": "FAIL", "unknown": "unknown"}
@@ -25,6 +27,18 @@ def print_preflight(result: PreflightResult, console: Console) -> None:
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("fail", "warn", "unknown", "pass") if counts[verdict])
     console.print(_text(f"{engine.name} {engine.version}{runner}: {result.verdict} ({told})", _STYLES[result.verdict]))
     console.print(_text(f"facts read in {engine.source}", "dim"))
+
+
+def print_matrix(rows: Sequence[MatrixRow], console: Console) -> None:
+    """Print a line for each version, then the first one of each engine from which on nothing fails."""
+    for row in rows:
+        line = _text(f"{_WORDS[row.verdict]:<8}", _STYLES[row.verdict]).append_text(_text(f"{row.engine + ' ' + row.version:<24}"))
+        line.append_text(_text(f"{row.runner or '':<3} "))
+        more = f" (and {', '.join(row.failing[1:])})" if len(row.failing) > 1 else ""
+        console.print(line.append_text(_text(f"{row.failing[0]}: {row.title}{more}" if row.failing else "")))
+    for engine in dict.fromkeys(row.engine for row in rows):
+        first = first_without_failure(rows).get(engine)
+        console.print(_text(f"{engine}: nothing fails from {first} on" if first else f"{engine}: the newest known version fails", "bold"))
 
 
 def _lines(finding: Finding, width: int) -> list[Text]:

