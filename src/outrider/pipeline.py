@@ -34,6 +34,8 @@ from outrider.diagnose.stage import diagnose
 from outrider.drafters.eagle3 import DRAFTER
 from outrider.engines.engine import ServeSpec
 from outrider.engines.environments import environment_for
+from outrider.engines.facts import EngineFacts
+from outrider.engines.gates import lifted_types, require_list, with_lifted
 from outrider.engines.serving import engine_named, running
 from outrider.export.stage import export
 from outrider.extract.stage import Capture, extract
@@ -73,6 +75,7 @@ class Pipeline:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._engine = engine_named(config.engine.name)
         self._environment = environment_for(self._engine, config.engine.environment, config.engine.python)
+        require_list(self._engine, self._environment, config.engine.lift_target_types)
         self._prompt_digests = {name: file_digest(_existing(path)) for name, path in config.measure.prompts.items()}
 
     def all_stages(self, until: str = STAGES[-1]) -> None:
@@ -104,7 +107,7 @@ class Pipeline:
         config = planned_config(self._target, self._layers, size, self._config.train.intermediate_size, self._config.export.dtype)
 
         def work(_: Path) -> PreflightResult:
-            return preflight(self._target.path, config, self._engine.facts(self._environment), self._config.engine.args)
+            return preflight(self._target.path, config, self._facts(), self._config.engine.args)
 
         inputs = {"target": self._target.digest, "planned": config, "engine": self._engine_identity}
         return self._checked("preflight", inputs, work)
@@ -182,7 +185,7 @@ class Pipeline:
         exported = self._result("export", ExportResult)
 
         def work(_: Path) -> PreflightResult:
-            return preflight(self._target.path, self._drafter_folder, self._engine.facts(self._environment), self._config.engine.args)
+            return preflight(self._target.path, self._drafter_folder, self._facts(), self._config.engine.args)
 
         inputs = {"target": self._target.digest, "drafter": _digests(exported), "engine": self._engine_identity}
         return self._checked("preflight-export", inputs, work)
@@ -242,7 +245,11 @@ class Pipeline:
     @property
     def _engine_identity(self) -> list[Any]:
         place, settings = self._environment, self._config.engine
-        return [self._engine.id, place.distribution, place.version, settings.threads, list(settings.args)]
+        lifted = sorted({*settings.lift_target_types, *lifted_types(place)})
+        return [self._engine.id, place.distribution, place.version, settings.threads, list(settings.args), *lifted]
+
+    def _facts(self) -> EngineFacts:
+        return with_lifted(self._engine.facts(self._environment), self._environment, self._config.engine.lift_target_types)
 
     def _measured_prompts(self) -> dict[str, list[Conversation]]:
         measured = self._config.measure
@@ -250,7 +257,8 @@ class Pipeline:
 
     def _spec(self, max_batch: int) -> ServeSpec:
         serving, tokens = self._config.engine, self._config.measure.num_speculative_tokens
-        return ServeSpec(self._target.path, None, tokens, serving.dtype, 0, max_batch, serving.threads, serving.args)
+        threads, lifted = serving.threads, serving.lift_target_types
+        return ServeSpec(self._target.path, None, tokens, serving.dtype, 0, max_batch, threads, serving.args, lifted)
 
     def _plain_server(self, log: Path) -> AbstractContextManager[str]:
         settings = self._config.synthesize

@@ -77,6 +77,7 @@ def test_defaults_in_the_commented_config_are_the_real_ones(tmp_path: Path) -> N
         "engines",
         "environment",
         "args",
+        "lift_target_types",
     }
     uncommented = "\n".join(
         line.removeprefix("# ") if re.match(r"# \w+ = ", line) and not any(name in line for name in examples) else line

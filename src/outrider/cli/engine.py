@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli import gate
+
 app = typer.Typer(help="Install, list and remove engines, each in an environment of its own.", no_args_is_help=True)
+app.add_typer(gate.app, name="gate")
 
 
 @app.command()

@@ -17,6 +17,9 @@ def serve(
     max_batch: Annotated[int, typer.Option(min=1)] = 32,
     log: Annotated[Path, typer.Option(help="The engine's log.")] = Path("server.log"),
     engine_args: Annotated[str, typer.Option(help="Further arguments of the engine's own command, as one string.")] = "",
+    lift_gate: Annotated[
+        list[str] | None, typer.Option(help="A model_type to draft for although vLLM's list lacks it; may be given several times.")
+    ] = None,
 ) -> None:
     """Serve a target on loopback, OpenAI-compatible, with a drafter beside it; ended by Ctrl-C or, with the cause, by a failure."""
 
@@ -31,7 +34,11 @@ def serve(
     place = environment_for(plugin, environment, None)
     drafter_folder = drafter.resolve() if drafter else None
     extra = extra_arguments(engine_args)
-    spec = ServeSpec(target.resolve(), drafter_folder, num_speculative_tokens, dtype_named(dtype), port, max_batch, None, extra)
+    spec = ServeSpec(
+        *(target.resolve(), drafter_folder, num_speculative_tokens, dtype_named(dtype), port, max_batch),
+        extra_args=extra,
+        lift_target_types=tuple(lift_gate or ()),
+    )
     typer.echo(f"starting {plugin.id} {place.version}; log: {log}")
     with serving(plugin, place, spec, log) as served:
         typer.echo(f"{served.url} is ready")

@@ -24,12 +24,16 @@ class TargetSection(_Section):
 
 
 class EngineSection(_Section):
-    """The engine that answers and is measured; `args` are further arguments of its own command."""
+    """The engine that answers and is measured; `args` are further arguments of its own command.
+
+    `lift_target_types` are drafted for although the engine's own list of target types does not name them.
+    """
 
     name: str = "reference"
     environment: str | None = None
     python: Path | None = None
     args: tuple[str, ...] = ()
+    lift_target_types: tuple[str, ...] = ()
     dtype: Dtype = "bfloat16"
     threads: PositiveInt | None = None
 

@@ -8,6 +8,7 @@ from outrider.engines.engine import Engine
 from outrider.engines.environment import Environment
 from outrider.engines.environments import carried_by, environment_for, known_distributions
 from outrider.engines.facts import EngineFacts
+from outrider.engines.gates import with_lifted
 from outrider.engines.known import Standing, known_facts
 from outrider.engines.serving import engine_named
 
@@ -64,4 +65,4 @@ def _installed(engine: Engine, version: str, environment: str | None, python: Pa
             evidence=str(place.python),
             fix=f"name the installed one plainly: --engine {engine.id}; or leave its environment out for what is known of {version}",
         )
-    return Asked(engine, engine.facts(place), "exact", place)
+    return Asked(engine, with_lifted(engine.facts(place), place), "exact", place)

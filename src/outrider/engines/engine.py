@@ -21,6 +21,7 @@ class ServeSpec:
         max_batch: requests decoded at once.
         threads: CPU threads, None for the engine's own choice.
         extra_args: further arguments of the engine's own command.
+        lift_target_types: types of targets to draft for although the engine's own list does not name them.
     """
 
     target: Path
@@ -31,6 +32,7 @@ class ServeSpec:
     max_batch: int = 32
     threads: int | None = None
     extra_args: tuple[str, ...] = ()
+    lift_target_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

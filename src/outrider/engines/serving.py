@@ -16,6 +16,7 @@ from outrider.core.plugins import load_plugin
 from outrider.core.shell import GuardedProcess
 from outrider.engines.engine import Engine, ServeSpec
 from outrider.engines.environment import Environment
+from outrider.engines.gates import VARIABLE, require_list
 from outrider.engines.watching import Watch
 
 _POLL_S = 0.1
@@ -24,6 +25,8 @@ _PROBE_TIMEOUT_S = 120.0
 _PROBE_TOKENS = 8
 # after an answer broke off, how long the log may take to tell why
 _CAUSE_TIMEOUT_S = 8.0
+# variables in which a launch has already taken up what they were; all others are the user's to overrule
+_TAKEN_UP = ("LD_PRELOAD", "PYTHONPATH", VARIABLE)
 
 
 def engine_named(name: str) -> Engine:
@@ -77,12 +80,14 @@ def serving(engine: Engine, environment: Environment, spec: ServeSpec, log_path:
 
     Raises:
         EngineFailed: it ended, failed or was not ready in time; the port is taken.
+        InputError: a list of target types is to be lifted that is not there, or whose plug-in is kept out.
     """
     spec = spec if spec.port else replace(spec, port=free_port())
     require_free(spec.port)
     url = f"http://127.0.0.1:{spec.port}"
+    require_list(engine, environment, spec.lift_target_types)
     launch = engine.launch(environment, spec)
-    env = {**launch.env, **os.environ} | {key: value for key, value in launch.env.items() if key == "LD_PRELOAD"}
+    env = {**launch.env, **os.environ} | {key: value for key, value in launch.env.items() if key in _TAKEN_UP}
     with GuardedProcess(f"engine {engine.id}", launch.command, log_path, env) as process, Watch(engine, process) as watch:
         try:
             _wait_until_it_answers(url, watch, engine.ready_timeout_s)

