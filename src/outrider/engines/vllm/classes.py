@@ -1,4 +1,4 @@
-"""Which classes of an installed vLLM inherit from one of its interfaces, by the text of its files.
+"""Which classes of a vLLM inherit from others, by the text of its files.
 
 Of a file only the imports and the first lines of its classes are read: the whole tree is some 13 MB, and a parse of it
 would take longer than all else.
@@ -26,15 +26,31 @@ class _Origin:
 
 
 @dataclass(frozen=True)
+class Written:
+    """A class as it is written.
+
+    Attributes:
+        text: its lines, without comments.
+        bases: as written.
+    """
+
+    module: str
+    text: str
+    bases: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class _Module:
     """What one file says of its names.
 
     Attributes:
+        text: without comments.
         bases: class → its bases as written.
         origins: imported name → where from, several where the import depends on the platform.
         aliases: name → the names it is assigned from.
     """
 
+    text: str
     bases: dict[str, tuple[str, ...]]
     origins: dict[str, tuple[_Origin, ...]]
     aliases: dict[str, tuple[str, ...]]
@@ -46,51 +62,58 @@ class Classes:
     Args:
         packages: the folder that holds the package.
         package: its name.
-        interface: the class that is asked for.
     """
 
-    def __init__(self, packages: Path, package: str, interface: str) -> None:
-        self._packages, self._package, self._interface = packages, package, interface
+    def __init__(self, packages: Path, package: str) -> None:
+        self._packages, self._package = packages, package
         self._modules: dict[str, _Module | None] = {}
-        self._known: dict[tuple[str, str], bool | None] = {}
+        self._known: dict[tuple[str, str, frozenset[str]], bool | None] = {}
 
-    def inherits(self, module: str, name: str) -> bool | None:
-        """Whether a class inherits from the interface; None if its text does not tell, or tells by platform."""
-        if name == self._interface:
+    def inherits(self, module: str, name: str, ancestors: frozenset[str]) -> bool | None:
+        """Whether a class is or inherits from one of some others; None if its text does not tell, or tells by platform."""
+        if name in ancestors:
             return True
-        key = (module, name)
+        key = (module, name, ancestors)
         if key not in self._known:
             self._known[key] = None  # a circle tells nothing
-            self._known[key] = self._look(module, name)
+            self._known[key] = self._look(module, name, ancestors)
         return self._known[key]
 
-    def _look(self, module: str, name: str) -> bool | None:
+    def written(self, module: str, name: str) -> tuple[Written, ...]:
+        """The text of a class; several where it depends on the platform, none where it cannot be found."""
+        found = self._module(module)
+        if found is None:
+            return ()
+        if name in found.bases:
+            return (Written(module, _body(found.text, name), found.bases[name]),)
+        aliased = tuple(_Origin(module, other) for other in found.aliases.get(name, ()) if other != name)
+        origins = (origin for origin in found.origins.get(name) or aliased if self._is_ours(origin.module))
+        return tuple(text for origin in origins if origin != _Origin(module, name) for text in self.written(origin.module, origin.name))
+
+    def _look(self, module: str, name: str, ancestors: frozenset[str]) -> bool | None:
         found = self._module(module)
         if found is None:
             return None
         if name in found.bases:
-            return _any(self._base_inherits(module, base) for base in found.bases[name])
+            return _any(self._base_inherits(module, base, ancestors) for base in found.bases[name])
         if name in found.origins:
-            return _agreed(self._origin_inherits(origin) for origin in found.origins[name])
+            return _agreed(self._origin_inherits(origin, ancestors) for origin in found.origins[name])
         if name in found.aliases:
-            return _agreed(self.inherits(module, other) for other in found.aliases[name])
+            return _agreed(self.inherits(module, other, ancestors) for other in found.aliases[name])
         return None
 
-    def _base_inherits(self, module: str, base: str) -> bool | None:
+    def _base_inherits(self, module: str, base: str, ancestors: frozenset[str]) -> bool | None:
         root, _, rest = base.partition(".")
-        if rest.rpartition(".")[2] == self._interface:
+        if rest.rpartition(".")[2] in ancestors:
             return True
-        if not rest:
-            return self.inherits(module, root) if self._names(module, root) else None
-        origins = (self._module(module) or _EMPTY).origins.get(root, ())
-        return None if any(self._is_ours(origin.module) for origin in origins) else False
-
-    def _names(self, module: str, name: str) -> bool:
         found = self._module(module) or _EMPTY
-        return name == self._interface or name in found.bases or name in found.origins or name in found.aliases
+        if not rest:
+            is_named = root in ancestors or root in found.bases or root in found.origins or root in found.aliases
+            return self.inherits(module, root, ancestors) if is_named else None
+        return None if any(self._is_ours(origin.module) for origin in found.origins.get(root, ())) else False
 
-    def _origin_inherits(self, origin: _Origin) -> bool | None:
-        return self.inherits(origin.module, origin.name) if self._is_ours(origin.module) else False
+    def _origin_inherits(self, origin: _Origin, ancestors: frozenset[str]) -> bool | None:
+        return self.inherits(origin.module, origin.name, ancestors) if self._is_ours(origin.module) else False
 
     def _is_ours(self, module: str) -> bool:
         return module == self._package or module.startswith(self._package + ".")
@@ -105,11 +128,11 @@ class Classes:
         for path, package in ((base.with_name(base.name + ".py"), name.rpartition(".")[0]), (base / "__init__.py", name)):
             if path.is_file():
                 text = _COMMENT.sub("", path.read_text(encoding="utf-8", errors="replace"))
-                return _Module(dict(_bases(text)), _origins(text, package), _aliases(text))
+                return _Module(text, dict(_bases(text)), _origins(text, package), _aliases(text))
         return None
 
 
-_EMPTY: Final = _Module({}, {}, {})
+_EMPTY: Final = _Module("", {}, {}, {})
 
 
 def _bases(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -117,6 +140,14 @@ def _bases(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     for indent, name, arguments in _CLASS.findall(text):
         if not indent:
             yield name, _base_names(arguments)
+
+
+def _body(text: str, name: str) -> str:
+    """The lines of a class at the top level, up to the next line that begins at the margin."""
+    begin = next(match.start() for match in _CLASS.finditer(text) if not match[1] and match[2] == name)
+    head = next(match.end() for match in _CLASS.finditer(text, begin))
+    end = re.search(r"^[^\s)]", text[head:], re.MULTILINE)
+    return text[begin : head + end.start() if end else len(text)]
 
 
 def _base_names(arguments: str) -> tuple[str, ...]:
