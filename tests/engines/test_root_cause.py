@@ -45,7 +45,7 @@ def test_a_log_of_a_lost_engine_has_a_fatal_line(name: str) -> None:
 
 
 def test_every_log_has_its_cause_here() -> None:
-    assert {path.stem for path in _LOGS.glob("*.log")} == set(_CAUSES)
+    assert {path.stem for path in _LOGS.glob("vllm-*.log")} == set(_CAUSES)
 
 
 def test_a_log_of_a_server_that_was_well_and_was_stopped_has_no_cause(shared: Path) -> None:

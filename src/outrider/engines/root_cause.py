@@ -8,8 +8,10 @@ from typing import Final
 from outrider.engines.engine import LogFailure
 
 # (Worker pid=5843) ERROR 12-01 11:57:47 [multiproc_executor.py:953] ...
+# [2026-12-01 02:07:29 TP0] ...
 _PREFIX: Final = re.compile(
     r"^(?:\x1b\[[0-9;]*m)*(?:\([\w.-]+ pid=\d+\)\s?)?(?:\x1b\[[0-9;]*m)*(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:\S+ )?\[[^\]]*\] ?)?"
+    r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\] ?)?"
 )
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 _EXCEPTION: Final = re.compile(
@@ -82,7 +84,7 @@ def _exceptions(lines: Sequence[str]) -> Iterator[str]:
     for number, line in enumerate(lines):
         if line.startswith(_HANDLED):
             yield line
-        elif line.startswith(_TRACEBACK):
+        elif line.endswith(_TRACEBACK):  # "Scheduler hit an exception: " may stand before it
             inside = number == 0 or not lines[number - 1].startswith(_IGNORED)
         elif inside and line and not line.startswith(" ") and _EXCEPTION.match(line):
             inside = False
