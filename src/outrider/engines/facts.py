@@ -172,7 +172,7 @@ class EngineFacts:
         multimodal_classes: target classes that take images or sound.
         pipeline_classes: target classes that hand out aux states over pipeline stages.
         layer_shifts: target class → rule for ids of aux layers where it is not that of the key: `literal`, `plus_one`,
-            `plus_one_if_first_is_1`.
+            `plus_one_if_first_is_1`, `plus_one_unless_largest_is_L`; `unknown` where its text is not understood.
         default_layers: what is captured where no ids are found, as formulas of L.
         drafter_keys: keys of a drafter's config that the version's drafter classes read.
         metrics: names in /metrics that speak of speculation.

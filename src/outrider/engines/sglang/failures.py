@@ -57,7 +57,7 @@ FAILURES: Final = (
         "max_position_embeddings of the target in the drafter's config, or a shorter --context-length",
     ),
     LogFailure(
-        r"Attempted to load weight \((.+?)\) into parameter \((.+?)\)",
+        r"Attempted to load weight \((.+?)\) into parameter \((.+)\)",
         "a tensor has shape {0}, its config asks for {1}",
         "`outrider preflight` names the tensor; config and weights are of different drafters",
     ),
