@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 from outrider.cli.main import app
 
 COMMANDS = (
-    *("", "run", "init", "demo", "target import", "engine add", "engine list", "engine remove", "preflight", "synthesize", "extract"),
+    *("", "run", "init", "demo", "target import", "engine add", "engine list", "engine remove"),
+    *("engine gate lift", "engine gate restore", "engine gate status", "preflight", "synthesize", "extract"),
     *("train", "export", "measure", "replay", "diagnose", "report", "serve"),
 )
 

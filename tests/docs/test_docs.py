@@ -50,7 +50,7 @@ def test_engines_page_runs_as_it_stands(tmp_path: Path, tiny_target: TargetFolde
     """The engine is installed already: adding it says so."""
     shutil.copytree(tiny_target.path, tmp_path / "target")
     commands = commands_in("docs/engines.md")
-    assert len(commands) == 3
+    assert len(commands) == 6
     for command in commands:
         result = subprocess.run([OUTRIDER, *command.split()[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=1800)
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"

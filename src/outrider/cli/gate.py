@@ -27,6 +27,8 @@ def lift(
     from outrider.engines.gates import lift as work
 
     place, facts = _engine(environment, engine_python)
+    remaining = _remaining(place, facts, model_type, target)
+    typer.echo(_named(place, facts))
     refused = [name for name in model_type if is_refused(facts, name)]
     for name in model_type:
         if name not in refused:
@@ -37,7 +39,7 @@ def lift(
             typer.echo(f"after    {name} is accepted")
         typer.echo(f"lifted   by {place.packages / PLUGIN}, in every process of the engine, without a change to its files")
         typer.echo(f"         where VLLM_PLUGINS is set, it must name {PLUGIN}; `outrider engine gate restore` takes it out")
-    _tell_remaining(place, facts, target)
+    typer.echo("\n".join(remaining))
 
 
 @app.command()
@@ -60,7 +62,7 @@ def status(environment: _Name = None, engine_python: _Python = None) -> None:
 
     place, facts = _engine(environment, engine_python)
     listed, lifted = facts.target_types, lifted_types(place)
-    typer.echo(f"engine   {facts.engine} {facts.version}, {place.python}")
+    typer.echo(_named(place, facts))
     typer.echo(f"list     {', '.join(listed.names) or 'could not be read'}   ({listed.evidence})" if listed else "list     none")
     typer.echo(f"lifted   {', '.join(lifted)}   ({place.packages / PLUGIN})" if lifted else "lifted   nothing")
 
@@ -75,12 +77,16 @@ def _engine(environment: str | None, python: Path | None) -> "tuple[Environment,
     return place, engine.facts(place)
 
 
+def _named(place: "Environment", facts: "EngineFacts") -> str:
+    return f"engine   {facts.engine} {facts.version}, {place.python}"
+
+
 def _accepts(facts: "EngineFacts", model_type: str) -> str:
     name = f"{facts.engine} {facts.version}"
     return f"{name} accepts {model_type} as it is" if facts.target_types else f"{name} has no list of target types"
 
 
-def _tell_remaining(place: "Environment", facts: "EngineFacts", target: Path | None) -> None:
+def _remaining(place: "Environment", facts: "EngineFacts", types: list[str], target: Path | None) -> list[str]:
     """The list is the first gate only: those behind it are other facts, of the target's class and not of its type."""
     from outrider.engines.gates import with_lifted
     from outrider.preflight.planned import PLANS
@@ -88,13 +94,12 @@ def _tell_remaining(place: "Environment", facts: "EngineFacts", target: Path | N
 
     if target is None:
         classes = len(set(facts.targets.values()))
-        typer.echo(f"remains  the target's class must hand out aux states: {len(facts.interface_classes or ())} of {classes} classes do")
-        typer.echo("         name the target with --target to be told, or run `outrider preflight`")
-        return
-    result = preflight(target, PLANS["eagle3"](target), with_lifted(facts, place))
+        return [
+            f"remains  the target's class must hand out aux states: {len(facts.interface_classes or ())} of {classes} classes do",
+            "         --target DIR tells whether that of a target does, and what else would fail for it",
+        ]
+    result = preflight(target, PLANS["eagle3"](target), with_lifted(facts, place, types))
     failed = [finding for finding in result.findings if finding.verdict == "fail"]
-    for finding in failed:
-        typer.echo(f"remains  {finding.id} would still fail: {finding.title}")
-        typer.echo(f"         {finding.fix}")
     if not failed:
-        typer.echo(f"remains  nothing that preflight can tell for an EAGLE-3 drafter for {target}")
+        return [f"remains  nothing that preflight can tell of an EAGLE-3 drafter for {target}"]
+    return [line for finding in failed for line in (f"remains  {finding.id} would still fail: {finding.title}", f"         {finding.fix}")]

@@ -113,7 +113,7 @@ def require_list(engine: Engine, environment: Environment, types: tuple[str, ...
             f"{engine.id} {environment.version} has no list of target types to lift",
             evidence=str(environment.packages),
             effect="the setting would do nothing",
-            fix="leave out lift_target_types",
+            fix="leave out lift_target_types, or --lift-gate",
         )
 
 
