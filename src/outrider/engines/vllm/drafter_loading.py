@@ -24,18 +24,19 @@ def loading(source: Source) -> Loading | None:
     inner = source.find(_LLAMA, "LlamaModel")
     load = source.find(_LLAMA, "load_weights", outer) if outer else None
     layers = _assigned_layers(inner) if inner else None
-    if outer is None or inner is None or load is None or layers is None:
+    sharing = _sharing(source)
+    if outer is None or inner is None or load is None or layers is None or sharing is None:
         return None
-    shares_head, embedding, shared_at = _sharing(source)
+    shares_head, embedding, shared_at = sharing
     is_renamed = any(isinstance(n, ast.Constant) and n.value == "midlayer." for n in ast.walk(inner))
     evidence = [place(_LLAMA, load), place(_LLAMA, layers), shared_at]
-    if silent := _drops_unknown(source):
+    if silent := _drops_unknown(source, _MLA):
         evidence.append(f"{silent} drops unknown names of an MLA drafter without a word")
     return Loading(
         layer_names=("midlayer", "layers.0") if is_renamed else ("layers.0",),
         reads_model_prefix=not _adds_prefix_always(load),
         missing="refused" if any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(load)) else "silent",
-        unexpected="refused",
+        unexpected="silent" if _drops_unknown(source, _LLAMA) else "refused",
         shares_head=shares_head,
         embedding=embedding,
         num_layers="many" if any(isinstance(n, ast.ListComp) for n in ast.walk(layers)) else "one",
@@ -61,8 +62,8 @@ def _has_default(outer: ast.AST, key: str) -> bool:
     return any(isinstance(n, ast.If) and any(read and read[1] == key for read in map(key_read, ast.walk(n.test))) for n in ast.walk(outer))
 
 
-def _sharing(source: Source) -> tuple[Literal["absent", "null", "never"], Literal["own", "target"], str]:
-    """Whose head and embedding the drafter uses.
+def _sharing(source: Source) -> tuple[Literal["absent", "null", "never"], Literal["own", "target"], str] | None:
+    """Whose head and embedding the drafter uses, and where that is decided; None if it could not be found.
 
     Before there were flags that tell whether a drafter has its own, the target's embedding was taken wherever the shapes are
     equal, and the target's head never (0.9.2 to 0.10.2) or wherever the shapes are equal (0.11.0).
@@ -78,7 +79,7 @@ def _sharing(source: Source) -> tuple[Literal["absent", "null", "never"], Litera
             if any(dotted(inner.targets[0]) == "self.model.lm_head" for inner in otherwise):
                 return "absent", "target", f"{place(path, node)} the target's embedding and head wherever shapes are equal"
             return "never", "target", f"{place(path, node)} the target's embedding wherever shapes are equal"
-    return "never", "target", f"no sharing found in vllm/{path}"
+    return None
 
 
 def _is_not_eagle3(test: ast.expr) -> bool:
@@ -87,12 +88,12 @@ def _is_not_eagle3(test: ast.expr) -> bool:
     )
 
 
-def _drops_unknown(source: Source) -> str:
-    """Where the MLA drafter skips a name that it does not know; empty if it does not."""
-    for node in ast.walk(source.tree(_MLA)):
+def _drops_unknown(source: Source, path: str) -> str:
+    """Where a drafter skips a name that it does not know; empty if it does not."""
+    for node in ast.walk(source.tree(path)):
         is_test = isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.NotIn)
         if is_test and isinstance(node, ast.If) and "params_dict" in names(node.test) and isinstance(node.body[0], ast.Continue):
-            return place(_MLA, node)
+            return place(path, node)
     return ""
 
 

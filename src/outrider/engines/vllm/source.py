@@ -3,7 +3,6 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 Definition = ast.FunctionDef | ast.ClassDef
@@ -83,10 +82,11 @@ def names(node: ast.AST) -> set[str]:
     return {n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute)}
 
 
-@cache
 def dotted(node: ast.expr) -> str:
-    """`a.b.c` as written."""
-    return ast.unparse(node)
+    """`a.b.c` as written, and any other expression as Python writes it."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ast.unparse(node)
 
 
 def called(node: ast.AST) -> str:
