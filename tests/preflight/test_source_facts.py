@@ -125,6 +125,18 @@ def test_the_runner(
     assert facts_of(environment).runner is None
 
 
+def test_an_editable_installation_is_read_where_its_source_lies(tmp_path: Path) -> None:
+    read(tmp_path / "checkout")
+    packages = tmp_path / "site-packages"
+    (packages / "triton").mkdir(parents=True)
+    (packages / "vllm-1.2.3.dist-info").mkdir()
+    (packages / "vllm-1.2.3.dist-info" / "METADATA").write_text("Name: vllm\nRequires-Dist: transformers>=5\n")
+    environment = Environment("x", "vllm", "vllm", "1.2.3", Path("python"), packages, ours=False, editable=tmp_path / "checkout")
+    facts = facts_of(environment)
+    assert facts.drafters and facts.source.startswith(str(tmp_path / "checkout"))
+    assert (facts.runner, facts.requires) == (None, {"transformers": ">=5"})
+
+
 def test_an_empty_environment_gives_facts_that_claim_nothing(tmp_path: Path, shared: Path) -> None:
     facts = facts_of(Environment("x", "vllm", "vllm", "1.2.3", Path("python"), tmp_path, ours=False))
     assert (facts.drafters, facts.targets, facts.runner) == ({}, {}, None)

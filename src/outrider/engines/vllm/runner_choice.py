@@ -27,7 +27,7 @@ def runner(source: Source, environment: Environment) -> str | None:
     config = source.text(_CONFIG) or source.text(source.first(*CONFIGS[1:]))
     if config and f"def {_CHOOSES}" not in config:
         return "V1"
-    triton = source.packages / "triton"
+    triton = environment.packages / "triton"
     if config and not triton.is_dir():
         return "V1"
     worker = source.text(_CPU_WORKER)

@@ -28,7 +28,7 @@ _MACHINE: Final = {"platform_machine": "x86_64", "platform_system": "Linux", "sy
 
 def facts_of(environment: Environment) -> EngineFacts:
     """The gates of the vLLM that an environment holds; what cannot be read is empty, and its evidence says so."""
-    source = Source(environment.packages)
+    source = Source(environment.source)
     target_types, gate_place = gates.target_types(source)
     methods, methods_evidence = gates.methods(source)
     table = registered(source)
