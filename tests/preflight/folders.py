@@ -3,13 +3,13 @@
 import json
 import struct
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from outrider.core.results import Finding
-from outrider.engines.facts import EngineFacts, Listed
+from outrider.engines.facts import EngineFacts, LayerKey, Listed, Loading, Rewrite, RunnerFacts
 from outrider.preflight.stage import all_checks, subject_of
 
 V, U, H, L = 40, 24, 8, 12
@@ -95,12 +95,12 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
 
 
 def write_target(folder: Path, config: Mapping[str, Any] = TARGET) -> Path:
-    """A target with one tensor, a tokenizer and a chat template."""
+    """A target with embedding and head, a tokenizer and a chat template."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    write_tensors(folder / "model.safetensors", {"model.embed_tokens.weight": zeros("F32", V, H)})
+    write_tensors(folder / "model.safetensors", {name: zeros("F32", V, H) for name in ("model.embed_tokens.weight", "lm_head.weight")})
     return folder
 
 
@@ -112,6 +112,28 @@ def write_drafter(folder: Path, config: Mapping[str, Any] = DRAFTER, tensors: Te
     return folder
 
 
+_TOP, _NESTED = "eagle_aux_hidden_state_layer_ids", "eagle_config.eagle_aux_hidden_state_layer_ids"
+_READ = RunnerFacts(
+    layer_keys=(LayerKey(_TOP, 0), LayerKey(_NESTED, 0)),
+    layer_keys_evidence="vllm/v1/worker/gpu_model_runner.py:5190",
+    image_token=None,
+    drafter_classes=None,
+    drafter_classes_evidence="",
+    interface_error="",
+    pipeline="none",
+)
+LOADING = Loading(
+    layer_names=("midlayer", "layers.0"),
+    reads_model_prefix=False,
+    missing="silent",
+    unexpected="refused",
+    shares_head="absent",
+    embedding="own",
+    num_layers="many",
+    needs_draft_vocab_size=False,
+    evidence="vllm/model_executor/models/llama_eagle3.py:420",
+)
+_REGISTERED = ("Eagle3LlamaForCausalLM", "Eagle3DeepseekV2ForCausalLM", "EagleLlamaForCausalLM", "DeepSeekMTPModel", "DFlashDraftModel")
 VLLM = EngineFacts(
     engine="vllm",
     version="0.32.0",
@@ -120,11 +142,26 @@ VLLM = EngineFacts(
     target_types=None,
     drafters={"LlamaForCausalLMEagle3": "Eagle3LlamaForCausalLM", "Eagle3DeepseekV2ForCausalLM": "Eagle3DeepseekV2ForCausalLM"},
     drafters_evidence="vllm/model_executor/models/registry.py:625",
-    targets={"LlamaForCausalLM": "LlamaForCausalLM", "OlderForCausalLM": "OlderForCausalLM"},
-    interface_classes=frozenset({"LlamaForCausalLM"}),
+    targets={name: name for name in ("LlamaForCausalLM", "OlderForCausalLM", "TransformersForCausalLM")},
+    interface_classes=frozenset({"LlamaForCausalLM", "TransformersForCausalLM"}),
     interface_evidence="vllm/model_executor/models/interfaces.py:1675 SupportsEagle3",
     refuses_full_d2t=True,
     drops_duplicate_layers=True,
+    loading=LOADING,
+    runners={"V1": _READ},
+    methods=("ngram", "eagle", "eagle3", "deepseek_mtp", "mtp", "dflash"),
+    methods_evidence="vllm/config/speculative.py:69",
+    speculative_keys=("method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "parallel_drafting"),
+    registered={name: name for name in _REGISTERED}
+    | {"LlamaForCausalLMEagle3": "Eagle3LlamaForCausalLM", "PeagleLlamaForCausalLM": "Eagle3LlamaForCausalLM"},
+    rewrites=(
+        Rewrite(("deepseek_v3", "deepseek_v32"), (), "", "deepseek_mtp", "vllm/config/speculative.py:200"),
+        Rewrite(("deepseek_mtp",), (), "DeepSeekMTPModel", "", "vllm/config/speculative.py:206"),
+        Rewrite((), ("MiMoForCausalLM",), "MiMoMTPModel", "mimo_mtp", "vllm/config/speculative.py:220"),
+    ),
+    config_types=("deepseek_v2", "kimi_k2", "kimi_k25", "speculators"),
+    multimodal_classes=frozenset({"LookingForConditionalGeneration"}),
+    drafter_keys=("attention_bias", "fc_norm", "norm_before_fc", "norm_before_residual", "norm_output", "num_aux_hidden_states"),
 )
 REFERENCE = replace(
     VLLM,
@@ -136,14 +173,29 @@ REFERENCE = replace(
     interface_classes=None,
     refuses_full_d2t=False,
     drops_duplicate_layers=False,
+    methods=("eagle3",),
+    registered={},
+    rewrites=(),
+    config_types=(),
+    loading=replace(LOADING, reads_model_prefix=True, missing="refused", shares_head="never", num_layers="one"),
+    runners={"": replace(_READ, layer_keys=(LayerKey(_TOP, 0), LayerKey(_NESTED, 1)))},
+    drafter_keys=(),
+    default_layers=(),
 )
 LISTED = replace(VLLM, version="0.16.0", target_types=Listed(("llama", "qwen"), "vllm/config/speculative.py:689"))
 
 
-def finding_of(check_id: str, target: Path, drafter: Path | Mapping[str, Any], facts: EngineFacts = VLLM) -> Finding:
+def finding_of(
+    check_id: str,
+    target: Path,
+    drafter: Path | Mapping[str, Any],
+    facts: EngineFacts = VLLM,
+    arguments: Sequence[str] = (),
+    method: str | None = None,
+) -> Finding:
     """What one check finds; a finding always names its evidence."""
     (check,) = [check for check in all_checks() if check.id == check_id]
-    found = check.run(subject_of(target, drafter, facts))
+    found = check.run(subject_of(target, drafter, facts, arguments, method))
     assert found.id == check_id and found.title and found.evidence
     assert found.verdict in ("pass", "unknown") or found.effect
     assert found.verdict != "fail" or found.fix

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from outrider.core.errors import InputError
 from outrider.engines.facts import EngineFacts, Listed
-from preflight.folders import DRAFTER, LISTED, REFERENCE, TARGET, VLLM, L, drafter_tensors, finding_of, write_drafter, write_target, zeros
+from preflight.folders import DRAFTER, LISTED, REFERENCE, TARGET, VLLM, finding_of, write_drafter, write_target
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def test_target_types(tmp_path: Path, drafter: Path, config: dict[str, Any], fac
     found = finding_of("target_types", write_target(tmp_path / "target", config), drafter, facts)
     assert found.verdict == verdict
     if verdict == "fail":
-        assert '"kimi_k2"' in found.found and found.evidence == "vllm/config/speculative.py:689" and "0.22.0" in found.fix
+        assert '"kimi_k2"' in found.found and found.evidence == "vllm/config/speculative.py:689" and "gate lift" in found.fix
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,10 @@ def test_target_types(tmp_path: Path, drafter: Path, config: dict[str, Any], fac
         (["LlamaForCausalLM"], VLLM, "pass"),
         (["OlderForCausalLM"], VLLM, "fail"),
         (["NewForCausalLM", "LlamaForCausalLM"], VLLM, "pass"),  # the first that the engine knows
-        (["NewForCausalLM"], VLLM, "unknown"),
+        (["NewForCausalLM"], VLLM, "unknown"),  # the general class may serve it, and has the interface
+        (["NewForCausalLM"], replace(VLLM, interface_classes=frozenset({"LlamaForCausalLM"})), "fail"),
+        (["NewForCausalLM"], replace(VLLM, targets={"LlamaForCausalLM": "LlamaForCausalLM"}), "fail"),
+        (["NewForCausalLM"], replace(VLLM, targets={"A": "A"}, interface_evidence="not told by the source: NewForCausalLM"), "unknown"),
         (None, VLLM, "unknown"),
         (["LlamaForCausalLM"], replace(VLLM, interface_classes=frozenset(), interface_evidence="no class SupportsEagle3"), "unknown"),
         (["AnyForCausalLM"], REFERENCE, "pass"),  # by model_type, no interface needed
@@ -66,6 +68,40 @@ def test_target_types(tmp_path: Path, drafter: Path, config: dict[str, Any], fac
 def test_target_interface(tmp_path: Path, drafter: Path, architectures: Any, facts: EngineFacts, verdict: str) -> None:
     folder = write_target(tmp_path / "target", TARGET | {"architectures": architectures})
     assert finding_of("target_interface", folder, drafter, facts).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("method", "facts", "verdict"),
+    [
+        ("eagle3", VLLM, "fail"),
+        ("mtp", VLLM, "pass"),  # takes the last layer's states, as every model has them
+        ("dflash", VLLM, "fail"),
+        ("dflash", replace(VLLM, engine="sglang"), "unknown"),
+    ],
+)
+def test_target_interface_of_a_method(tmp_path: Path, drafter: Path, method: str, facts: EngineFacts, verdict: str) -> None:
+    folder = write_target(tmp_path / "target", TARGET | {"architectures": ["OlderForCausalLM"]})
+    assert finding_of("target_interface", folder, drafter, facts, method=method).verdict == verdict
+
+
+def test_a_target_that_is_served_by_the_general_class(target: Path, drafter: Path) -> None:
+    general = ["--model-impl", "transformers"]
+    assert finding_of("target_interface", target, drafter, VLLM, general).verdict == "unknown"
+    older = replace(VLLM, interface_classes=frozenset({"LlamaForCausalLM"}))
+    assert finding_of("target_interface", target, drafter, older, general).verdict == "fail"
+    assert finding_of("target_interface", target, drafter, older).verdict == "pass"
+
+
+def test_a_drafter_that_wants_no_aux_states(tmp_path: Path) -> None:
+    folder = write_target(tmp_path / "target", TARGET | {"architectures": ["OlderForCausalLM"]})
+    drafter = write_drafter(tmp_path / "drafter", DRAFTER | {"eagle_config": {"use_aux_hidden_state": False}})
+    assert finding_of("target_interface", folder, drafter).verdict == "unknown"
+
+
+def test_a_list_that_is_for_another_method(tmp_path: Path, drafter: Path) -> None:
+    folder = write_target(tmp_path / "target", TARGET | {"model_type": "kimi_k2"})
+    assert finding_of("target_types", folder, drafter, LISTED).verdict == "fail"
+    assert finding_of("target_types", folder, drafter, LISTED, method="mtp").verdict == "pass"
 
 
 def test_target_interface_of_a_family_that_our_engine_does_not_know(tmp_path: Path, drafter: Path) -> None:
@@ -80,102 +116,16 @@ def test_target_interface_of_a_family_that_our_engine_does_not_know(tmp_path: Pa
         ({}, VLLM, "pass"),
         ({"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v2"}, VLLM, "pass"),
         ({"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v3"}, VLLM, "fail"),  # becomes an MTP model
-        ({"model_type": "deepseek_v3"}, REFERENCE, "pass"),
+        ({"model_type": "deepseek_v3"}, REFERENCE, "pass"),  # reads the config by itself
         ({"architectures": ["FooForCausalLMEagle3"]}, VLLM, "fail"),
         ({"architectures": []}, VLLM, "fail"),
         ({"architectures": "LlamaForCausalLMEagle3"}, VLLM, "fail"),
-        ({"speculators_model_type": "eagle3"}, VLLM, "unknown"),
-        ({}, replace(VLLM, drafters={}, drafters_evidence="registry.py cannot be read"), "unknown"),
+        ({}, replace(VLLM, drafters={}, registered={}, drafters_evidence="registry.py cannot be read"), "unknown"),
     ],
 )
 def test_drafter_architecture(tmp_path: Path, target: Path, changes: dict[str, Any], facts: EngineFacts, verdict: str) -> None:
     folder = write_drafter(tmp_path / "drafter", DRAFTER | changes)
     assert finding_of("drafter_architecture", target, folder, facts).verdict == verdict
-
-
-def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in keys}
-
-
-_KEY = "eagle_aux_hidden_state_layer_ids"
-_SILENT = without(DRAFTER, _KEY, "eagle_config")
-_FOUR = DRAFTER | {_KEY: [2, 4, 6, 9]}
-
-
-@pytest.mark.parametrize(
-    ("config", "facts", "verdict", "says"),
-    [
-        (DRAFTER, VLLM, "pass", "[2, 6, 9]"),
-        (without(DRAFTER, "eagle_config"), VLLM, "pass", "[2, 6, 9]"),
-        (DRAFTER | {_KEY: [0, 6, L], "eagle_config": {}}, VLLM, "pass", f"[0, 6, {L}]"),
-        (DRAFTER | {_KEY: [2, 6, L + 1]}, VLLM, "fail", f"[{L + 1}] are outside"),
-        (DRAFTER | {_KEY: [-1, 6, 9]}, VLLM, "fail", "[-1] are outside"),
-        (DRAFTER | {_KEY: [2, 6, 6]}, VLLM, "fail", "not all different"),
-        (DRAFTER | {_KEY: [2, 6, 6], "eagle_config": {}}, REFERENCE, "warn", "not all different"),
-        (DRAFTER | {_KEY: "2, 6, 9"}, VLLM, "fail", "no list of layers"),
-        (DRAFTER | {_KEY: [2, 6.5, 9]}, VLLM, "fail", "no list of layers"),
-        (DRAFTER | {_KEY: [-(10**4300 - 1), 6, 9]}, VLLM, "fail", "no list of layers"),  # too long a number to be written
-        (_SILENT, VLLM, "warn", "names no aux layers"),
-        (_SILENT, REFERENCE, "fail", "names no aux layers"),
-        (without(DRAFTER, _KEY), VLLM, "warn", "only eagle_config names aux layers: [1, 5, 8]"),
-        (without(DRAFTER, _KEY), REFERENCE, "pass", "[2, 6, 9]"),
-        (DRAFTER | {"eagle_config": {_KEY: [2, 6, 9]}}, VLLM, "pass", "[2, 6, 9]"),  # some targets of SGLang take them literally
-        (DRAFTER | {"eagle_config": {_KEY: [0, 5, 8]}}, VLLM, "warn", "eagle_config names layers [0, 5, 8]"),
-        (DRAFTER | {"eagle_config": {_KEY: [1, 5]}}, VLLM, "fail", "makes fc for 2"),
-        (_FOUR | {"eagle_config": {}}, VLLM, "fail", "fc takes [24] numbers, 4 layers of the target give 32"),
-        (DRAFTER | {"hidden_size": 16}, VLLM, "fail", "width 16"),
-        (DRAFTER | {"hidden_size": 16, "target_hidden_size": 8}, VLLM, "pass", "[2, 6, 9]"),
-    ],
-)
-def test_aux_layers(tmp_path: Path, target: Path, config: dict[str, Any], facts: EngineFacts, verdict: str, says: str) -> None:
-    found = finding_of("aux_layers", target, write_drafter(tmp_path / "drafter", config), facts)
-    assert found.verdict == verdict
-    assert says in found.title
-
-
-def test_every_fault_of_the_layers_is_told(tmp_path: Path, target: Path) -> None:
-    folder = write_drafter(tmp_path / "drafter", DRAFTER | {_KEY: [2, 2, L + 1], "hidden_size": 16})
-    title = finding_of("aux_layers", target, folder).title
-    assert "outside" in title and "not all different" in title and "width 16" in title
-
-
-def test_four_aux_layers_that_the_engine_can_count(tmp_path: Path, target: Path) -> None:
-    tensors = drafter_tensors() | {"fc.weight": zeros("F32", 8, 32)}
-    bare = write_drafter(tmp_path / "bare", _FOUR | {"eagle_config": {}}, tensors)
-    assert "makes fc for 3" in finding_of("aux_layers", target, bare).title
-    assert finding_of("aux_layers", target, bare, REFERENCE).verdict == "pass"
-    counted = write_drafter(tmp_path / "counted", _FOUR | {"eagle_config": {_KEY: [1, 3, 5, 8]}}, tensors)
-    assert finding_of("aux_layers", target, counted).verdict == "pass"
-
-
-def test_aux_layers_of_a_target_that_does_not_say_how_deep_it_is(tmp_path: Path, drafter: Path) -> None:
-    target = write_target(tmp_path / "target", without(TARGET, "num_hidden_layers"))
-    assert finding_of("aux_layers", target, drafter).verdict == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("config", "trained", "verdict"),
-    [
-        (DRAFTER, [2, 6, 9], "pass"),
-        (DRAFTER, [1, 6, 9], "fail"),
-        (_SILENT, [2, 6, 9], "pass"),  # what the engine takes by itself: 2, L / 2, L - 3
-        (_SILENT, [1, 6, 9], "fail"),
-    ],
-)
-def test_aux_layers_against_the_training_record(
-    tmp_path: Path, target: Path, config: dict[str, Any], trained: list[int], verdict: str
-) -> None:
-    folder = write_drafter(tmp_path / "drafter", config)
-    (folder / "outrider.json").write_text(json.dumps({"aux_layers": trained}))
-    found = finding_of("aux_layers", target, folder)
-    assert found.verdict == verdict
-    assert "outrider.json" in found.evidence
-
-
-def test_a_damaged_training_record_is_an_input_error(target: Path, drafter: Path) -> None:
-    (drafter / "outrider.json").write_text("[")
-    with pytest.raises(InputError, match="training record is not valid JSON"):
-        finding_of("aux_layers", target, drafter)
 
 
 def test_tokenizer_sound(target: Path, drafter: Path) -> None:

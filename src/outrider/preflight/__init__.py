@@ -1,7 +1,23 @@
 """Whether a target, a drafter and one version of an engine fit, in seconds: no weights loaded, no GPU, no torch.
 
-One file a check; its name is its id. What an engine accepts comes from its `EngineFacts`, and from `behaviour` where it
-is the same in all its versions.
+One file a check; its name is its id. What an engine accepts comes from its `EngineFacts`.
 """
 
-SEAMS = ("behaviour", "check", "layout", "matrix", "method", "planned", "reading", "serve_args", "stage", "terminal")
+SEAMS = (
+    "captured",
+    "check",
+    "conditions",
+    "config_types",
+    "drafter_lookup",
+    "flag_rules",
+    "layout",
+    "matrix",
+    "method",
+    "own_verdict",
+    "planned",
+    "reading",
+    "serve_args",
+    "stage",
+    "terminal",
+    "versions",
+)

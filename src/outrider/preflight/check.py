@@ -1,22 +1,28 @@
 """What every check defines, and what it looks at."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from packaging.version import Version
 
 from outrider.core.results import Finding, Verdict
 from outrider.engines.facts import EngineFacts, RunnerFacts
 from outrider.engines.known import Standing
 from outrider.formats.safetensors_file import TensorEntry
-from outrider.preflight.behaviour import Behaviour, behaviour_of
 from outrider.preflight.serve_args import ServeArgs
+from outrider.preflight.versions import version_of
 
 # where a wrapper keeps the config of its language model
 _NESTED: Final = ("text_config", "thinker_config", "llm_config", "language_config")
 _LARGEST: Final = 2**31
 # keys by which a config speaks of experts
 _EXPERTS: Final = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+# methods that the second runner alone has, and so force it
+_SECOND_ONLY: Final = ("dspark",)
+# how the keys begin by which a config speaks of layers that keep a state instead of keys and values
+_STATE_SPACE: Final = ("mamba_", "ssm_", "linear_", "hybrid_")
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,14 @@ class Subject:
         return f"{self.facts.engine} {self.facts.version}"
 
     @property
+    def target_architectures(self) -> list[str]:
+        """Those that the target's config names."""
+        return names_of(self.target_config.get("architectures"))
+
+    @property
     def target_classes(self) -> list[str]:
         """The engine's classes for the architectures that the target's config names, first the one it takes."""
-        named = self.target_config.get("architectures")
-        names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-        return [self.facts.targets[name] for name in names if name in self.facts.targets]
+        return [self.facts.targets[name] for name in self.target_architectures if name in self.facts.targets]
 
     @property
     def runner(self) -> str | None:
@@ -90,11 +99,6 @@ class Subject:
     def runner_facts(self) -> RunnerFacts | None:
         """The facts of that runner."""
         return self.facts.runners.get(self.runner or "")
-
-    @property
-    def behaviour(self) -> Behaviour:
-        """What its engine does in all versions."""
-        return behaviour_of(self.facts)
 
 
 @dataclass(frozen=True)
@@ -115,25 +119,58 @@ class Check:
 
 
 def runner_of(subject: Subject) -> str | None:
-    """By the version's own rule, for a launch that sets no variable to choose one."""
+    """By the version's own rule, for a launch that sets no variable to choose one.
+
+    Of what keeps the first runner, only what the configs and the arguments of speculation say is looked at.
+    """
     facts = subject.facts
     choice = facts.runner_choice
     if facts.runner or choice is None:
         return facts.runner
-    if subject.method in choice.not_methods:
+    if subject.method in choice.not_methods or any(keeps(subject) for keeps in _kept_by(facts)):
         return "V1"
-    named = subject.target_config.get("architectures")
-    names = named if isinstance(named, list) else []
-    is_dense = not any(key in subject.text_config for key in _EXPERTS)
-    fits = {"dense": is_dense, "unquantised": "quantization_config" not in subject.text_config}
-    if any(name in choice.listed for name in names) and all(fits[need] for need in choice.listed_needs):
+    if subject.method in _SECOND_ONLY:
         return "V2"
-    return "V2" if choice.others == "all" or (choice.others == "dense" and is_dense) else "V1"
+    is_dense = not any(subject.text_config.get(key) for key in _EXPERTS)
+    # the engine looks at the outer config alone
+    fits = {"dense": is_dense, "unquantised": subject.target_config.get("quantization_config") is None}
+    if any(name in choice.listed for name in subject.target_architectures) and all(fits[need] for need in choice.listed_needs):
+        return "V2"
+    if choice.others == "all":
+        return "V2"
+    is_hybrid = any(key.startswith(_STATE_SPACE) for key in subject.text_config)
+    return "V2" if choice.others == "dense" and is_dense and not is_hybrid else "V1"
+
+
+def _kept_by(facts: EngineFacts) -> Iterator[Callable[[Subject], bool]]:
+    """What keeps the first runner in this version, the method aside."""
+    version = version_of(facts)
+    yield from (keeps for until, keeps in _KEEPS_V1 if until is None or version < until)
+
+
+def _drafts_in_parallel(subject: Subject) -> bool:
+    return subject.method not in ("dflash", "dspark") and subject.arguments.speculative.get("parallel_drafting") is True
+
+
+def _eagle3_over_stages(subject: Subject) -> bool:
+    return subject.method == "eagle3" and subject.arguments.number("pipeline-parallel-size", 1) > 1
+
+
+# vllm/config/vllm.py _get_v2_model_runner_unsupported_features: first version without it, what it is
+_KEEPS_V1: Final[tuple[tuple[Version | None, Callable[[Subject], bool]], ...]] = (
+    (None, _drafts_in_parallel),
+    (Version("0.30.0"), _eagle3_over_stages),
+)
 
 
 def finding(check_id: str, verdict: Verdict, title: str, evidence: str, **parts: str) -> Finding:
     """A finding that always has evidence; parts are found, expected, effect and fix."""
     return Finding(id=check_id, verdict=verdict, title=title, evidence=evidence, **parts)
+
+
+def names_of(value: object) -> list[str]:
+    """The strings of a list, or none."""
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def whole(config: Mapping[str, Any], key: str) -> int | None:

@@ -1,46 +1,122 @@
 """Whether this version of the engine has a class for the drafter, after its own rewrites of the drafter's config."""
 
+from dataclasses import replace
+
 from outrider.core.results import Finding
-from outrider.preflight.check import Check, Subject, finding
+from outrider.engines.facts import EngineFacts
+from outrider.preflight.check import Check, Subject, finding, names_of
+from outrider.preflight.config_types import read_without_remote_code
+from outrider.preflight.drafter_lookup import Lookup, is_speculators, look_up, reads_speculators
 from outrider.preflight.reading import shown
+from outrider.preflight.versions import elsewhere
 
 _ID = "drafter_architecture"
 
 
 def _run(subject: Subject) -> Finding:
     config, facts = subject.drafter_config, subject.facts
-    named, model_type = config.get("architectures"), config.get("model_type")
-    found = f"architectures = {shown(named)}, model_type = {shown(model_type)}   ({subject.drafter_file})"
-    if "speculators_model_type" in config:
-        return finding(_ID, "unknown", "drafters in the layout of `speculators` are not read here", found)
-    if not facts.drafters:
+    found = (
+        f"architectures = {shown(config.get('architectures'))}, model_type = {shown(config.get('model_type'))}   ({subject.drafter_file})"
+    )
+    if not facts.registered and not facts.drafters:
         return finding(_ID, "unknown", f"the drafters of {subject.engine} could not be read", facts.drafters_evidence, found=found)
-    if model_type in subject.behaviour.rewritten_types:
+    if is_speculators(subject):
+        declared = f"speculators_model_type = {shown(config['speculators_model_type'])}   ({subject.drafter_file})"
+        return _of_speculators(subject, declared)
+    lookup = look_up(subject)
+    place = "; ".join(part for part in (lookup.evidence, facts.drafters_evidence) if part)
+    if obstacles := _obstacles(subject, lookup):
+        titles, fixes = zip(*obstacles, strict=True)
         return finding(
             _ID,
             "fail",
-            f"{subject.engine} makes an MTP model of a drafter of type {shown(model_type)}",
-            f"{facts.drafters_evidence}: no EAGLE-3 drafter of that name",
+            "; ".join(titles),
+            place,
             found=found,
-            expected="model_type llama, or deepseek_v2 for a drafter with MLA attention",
-            effect="the architecture is looked up under an MTP name and not found: the server ends seconds after its start",
-            fix="write another model_type into the drafter's config",
+            expected=f"one of {', '.join(sorted(facts.drafters or facts.registered))}",
+            effect="the server ends seconds after its start",
+            fix="; ".join(dict.fromkeys(fixes)),
         )
-    known = [name for name in named if isinstance(name, str) and name in facts.drafters] if isinstance(named, list) else []
-    if known:
+    if (readable := _readable(subject)) is not None:
+        return finding(_ID, "unknown", readable, place, found=found, effect="if it is not: the server ends seconds after its start")
+    how = f", since {lookup.rewritten}" if lookup.rewritten else ""
+    return finding(_ID, "pass", f"{subject.engine} serves the drafter by {lookup.served}{how}", place, found=found)
+
+
+def _obstacles(subject: Subject, lookup: Lookup) -> list[tuple[str, str]]:
+    """Everything that is in this drafter's way, with what helps."""
+    config, facts, obstacles = subject.drafter_config, subject.facts, []
+    model_type = config.get("model_type")
+    if read_without_remote_code(facts, model_type) == "no" and "auto_map" not in config:
+        obstacles.append(
+            (
+                f"neither {subject.engine} nor any transformers knows a config of type {shown(model_type)}",
+                _versions(subject) or "another model_type in the drafter's config, of the same keys",
+            )
+        )
+    if lookup.served is None and lookup.evidence and any(name in subject.facts.drafters for name in names_of(config.get("architectures"))):
+        obstacles.append(
+            (
+                f"{subject.engine} has no drafter of that name, since {lookup.rewritten}",
+                "write model_type llama, or deepseek_v2 for a drafter with MLA attention, into the drafter's config",
+            )
+        )
+    elif lookup.served is None:
+        looked_up = f": it looks for {shown(lookup.names)[1:-1]}" if lookup.rewritten else ""
+        obstacles.append(
+            (
+                f"{subject.engine} has no drafter of this architecture{looked_up}",
+                _versions(subject) or f"another name in the config, if the layout is that of one of these: {_known(subject)}",
+            )
+        )
+    return obstacles
+
+
+def _readable(subject: Subject) -> str | None:
+    """What cannot be told of whether the config is read at all; None where it is."""
+    facts, config = subject.facts, subject.drafter_config
+    if not facts.config_types or read_without_remote_code(facts, config.get("model_type")) == "yes":
+        return None
+    if "auto_map" in config:
+        return f"{subject.engine} may need the code that comes with the drafter to read its config"
+    return f"whether {subject.engine} with its transformers reads a config of type {shown(config.get('model_type'))} is not known"
+
+
+def _known(subject: Subject) -> str:
+    return ", ".join(sorted(subject.facts.drafters or subject.facts.registered))
+
+
+def _versions(subject: Subject) -> str:
+    """Where neither the type nor the architecture is in the way."""
+
+    def serves(facts: EngineFacts) -> bool:
+        there = replace(subject, facts=facts)
+        if is_speculators(subject) and not reads_speculators(facts):
+            return False
+        is_read = is_speculators(subject) or read_without_remote_code(facts, subject.drafter_config.get("model_type")) != "no"
+        return is_read and look_up(there).served is not None
+
+    return elsewhere(subject.facts, serves)
+
+
+def _of_speculators(subject: Subject, found: str) -> Finding:
+    facts, lookup = subject.facts, look_up(subject)
+    if not facts.config_types:
+        title = f"whether {subject.engine} reads the layout of `speculators` cannot be told"
+        return finding(_ID, "unknown", title, facts.source, found=found)
+    if not reads_speculators(facts) or lookup.served is None:
+        missing = f"drafters in the layout of `speculators`{'' if not lookup.names else f', served by {lookup.names[0]}'}"
         return finding(
-            _ID, "pass", f"{subject.engine} serves {known[0]} by {facts.drafters[known[0]]}", facts.drafters_evidence, found=found
+            _ID,
+            "fail",
+            f"{subject.engine} does not read {missing}",
+            facts.drafters_evidence,
+            found=found,
+            effect="the server ends seconds after its start",
+            fix=_versions(subject) or "the drafter in the engine's own layout",
         )
-    return finding(
-        _ID,
-        "fail",
-        f"{subject.engine} has no drafter of this architecture",
-        facts.drafters_evidence,
-        found=found,
-        expected=f"one of {', '.join(sorted(facts.drafters))}",
-        effect="the server ends seconds after its start",
-        fix="a version that has it; or its name in the config, if the layout is one of these",
-    )
+    title = f"{subject.engine} reads the layout of `speculators` and serves the drafter by {lookup.served}"
+    return finding(_ID, "pass", title, facts.drafters_evidence, found=found)
 
 
 CHECK = Check(id=_ID, order=30, run=_run)

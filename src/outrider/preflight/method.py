@@ -10,6 +10,7 @@ _BY_ARCHITECTURE: Final = (
     ("peagle", "peagle"),
     ("eagle3", "eagle3"),
     ("dspark", "dspark"),
+    ("dflash2", "dflash2"),
     ("dflash", "dflash"),
     ("mtp", "mtp"),
     ("nextn", "mtp"),
@@ -17,21 +18,27 @@ _BY_ARCHITECTURE: Final = (
     ("mlpspeculator", "mlp_speculator"),
     ("eagle", "eagle"),
 )
+_LONGEST: Final = 64
 # algorithm → the word by which an engine runs it, where that is another one
-_WORDS: Final[Mapping[str, Mapping[str, str]]] = {"vllm": {"peagle": "eagle3"}, "sglang": {"mtp": "eagle"}}
+_WORDS: Final[Mapping[str, Mapping[str, str]]] = {"vllm": {"peagle": "eagle3", "dflash2": "dflash"}, "sglang": {"mtp": "eagle"}}
 
 
 def algorithm_of(config: Mapping[str, Any]) -> str | None:
     """The algorithm that a drafter's config speaks of; None if it does not tell."""
     declared = config.get("speculators_model_type")
     if isinstance(declared, str):
-        return declared
+        return _word(declared)
     named = config.get("architectures")
     names = [name.lower() for name in named if isinstance(name, str)] if isinstance(named, list) else []
     found = next((algorithm for part, algorithm in _BY_ARCHITECTURE if any(part in name for name in names)), None)
     if found is None and (config.get("draft_vocab_size") or config.get("eagle_aux_hidden_state_layer_ids")):
         return "eagle3"
     return found
+
+
+def _word(text: str) -> str:
+    """Whatever stands there, as a word that can be printed."""
+    return text.encode("ascii", "backslashreplace").decode()[:_LONGEST].lower()
 
 
 def method_of(engine: str, algorithm: str | None, chosen: str | None, arguments: ServeArgs) -> tuple[str | None, str]:
@@ -43,5 +50,5 @@ def method_of(engine: str, algorithm: str | None, chosen: str | None, arguments:
     given = arguments.speculative.get("method") or arguments.speculative.get("algorithm")
     for value, source in ((chosen, "--method"), (given, "the serve arguments")):
         if isinstance(value, str) and value:
-            return value.lower(), source
+            return _word(value), source
     return _WORDS.get(engine, {}).get(algorithm or "", algorithm), "the drafter's config"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from outrider.core.errors import InputError
 
-_SHORT: Final = {"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-q": "quantization"}
+_SHORT: Final = {"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-q": "quantization", "-sc": "speculative-config"}
 # SGLang's spelling → the one that both engines understand
 _LONG: Final = {
     "tp": "tensor-parallel-size",
@@ -60,12 +60,12 @@ def parsed(arguments: Sequence[str]) -> ServeArgs:
         if name == "speculative-config":
             speculative |= _object(value)
         elif name.startswith("speculative-config."):
-            speculative[name.partition(".")[2].replace("-", "_")] = value
+            speculative[name.partition(".")[2].replace("-", "_")] = _plain(value)
         elif name.startswith("speculative-"):
             speculative[name.removeprefix("speculative-").replace("-", "_")] = value
     for short, key in (("spec-method", "method"), ("spec-model", "model"), ("spec-tokens", "num_speculative_tokens")):
         if short in values:
-            speculative[key] = values[short]
+            speculative[key] = _plain(values[short])
     return ServeArgs(values, speculative)
 
 
@@ -103,6 +103,14 @@ def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _is_name(argument: str) -> bool:
     return argument.startswith("--") or argument.partition("=")[0] in _SHORT
+
+
+def _plain(text: str) -> Any:
+    """A value that was given by itself, as it would stand in a JSON object: a number, true, false, or a word."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -1,10 +1,17 @@
 """The engine's own list of target types, where its version has one."""
 
+from typing import Final
+
 from outrider.core.results import Finding
+from outrider.engines.facts import EngineFacts
+from outrider.preflight import drafter_class, image_token, target_interface
 from outrider.preflight.check import Check, Subject, finding
 from outrider.preflight.reading import shown
+from outrider.preflight.versions import versions_where
 
 _ID = "target_types"
+# gates for the same target that stand behind this one, each a fact of its own
+_BEHIND: Final = (image_token.CHECK, target_interface.CHECK, drafter_class.CHECK)
 
 
 def _run(subject: Subject) -> Finding:
@@ -14,6 +21,8 @@ def _run(subject: Subject) -> Finding:
         return finding(_ID, "pass", f"{subject.engine} has no list of target types", subject.facts.source)
     if not listed.names:
         return finding(_ID, "unknown", f"the list of target types of {subject.engine} could not be read", listed.evidence)
+    if subject.method is not None and subject.method not in listed.methods:
+        return finding(_ID, "pass", f"the list of target types of {subject.engine} is not for {subject.method}", listed.evidence)
     found = f"{_place(subject)}model_type = {shown(model_type)}   ({subject.target_file})"
     if not isinstance(model_type, str):
         return finding(_ID, "unknown", "the target's config does not name the type of its language model", found)
@@ -24,12 +33,12 @@ def _run(subject: Subject) -> Finding:
     return finding(
         _ID,
         "fail",
-        f"{subject.engine} does not accept eagle3 for targets of type {shown(model_type)}",
+        f"{subject.engine} does not accept {subject.method or listed.methods[0]} for targets of type {shown(model_type)}",
         listed.evidence,
         found=found,
         expected=f"one of {', '.join(listed.names)} in it",
         effect="the server ends seconds after its start",
-        fix=subject.behaviour.types_fix,
+        fix=f"{_versions(subject, model_type)}{_lifting(subject, model_type)}",
     )
 
 
@@ -37,4 +46,24 @@ def _place(subject: Subject) -> str:
     return "" if subject.text_config is subject.target_config else "the language model's "
 
 
-CHECK = Check(id=_ID, order=10, run=_run)
+def _versions(subject: Subject, model_type: str) -> str:
+    def accepts(facts: EngineFacts) -> bool:
+        listed = facts.target_types
+        return listed is None or subject.method not in listed.methods or any(name in model_type for name in listed.names)
+
+    found = versions_where(subject.facts, accepts)
+    return f"{found}, as far as this gate goes; " if found else ""
+
+
+def _lifting(subject: Subject, model_type: str) -> str:
+    """What taking the list away would come to: the gates behind it are asked, not guessed."""
+    verdicts = {check.id: check.run(subject).verdict for check in _BEHIND}
+    lifting = f"`outrider engine gate lift --model-type {shown(model_type)[1:-1]}` takes it away"
+    if failing := [check_id for check_id, verdict in verdicts.items() if verdict == "fail"]:
+        return f"{lifting}, but {' and '.join(failing)} would still fail"
+    if untold := [check_id for check_id, verdict in verdicts.items() if verdict == "unknown"]:
+        return f"{lifting}; whether {' and '.join(untold)} would pass then is not known"
+    return f"{lifting}, and the gates behind it pass"
+
+
+CHECK = Check(id=_ID, order=20, run=_run)

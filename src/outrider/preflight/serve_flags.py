@@ -1,0 +1,79 @@
+"""Whether the engine's version takes the arguments of speculation as they are given."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from outrider.core.results import Finding, Verdict
+from outrider.engines.facts import EngineFacts
+from outrider.preflight.check import Check, Subject, finding
+from outrider.preflight.flag_rules import FLAG_RULES
+from outrider.preflight.reading import shown
+from outrider.preflight.versions import versions_where
+
+_ID = "serve_flags"
+
+
+@dataclass(frozen=True)
+class _Fault:
+    verdict: Verdict
+    title: str
+    found: str
+    effect: str
+    fix: str
+    place: str
+
+
+def _run(subject: Subject) -> Finding:
+    place = f"the serve arguments; {subject.facts.methods_evidence or subject.facts.source}"
+    faults = [*_unknown_keys(subject), *_broken_rules(subject)]
+    if not faults:
+        if subject.arguments.speculative and not subject.facts.speculative_keys:
+            title = f"which arguments of speculation {subject.engine} has could not be read"
+            return finding(_ID, "unknown", title, subject.facts.source)
+        return finding(_ID, "pass", f"{subject.engine} takes the arguments of speculation", place)
+    verdict: Verdict = "fail" if any(fault.verdict == "fail" for fault in faults) else "warn"
+    worst = [fault for fault in faults if fault.verdict == verdict]
+    return finding(
+        _ID,
+        verdict,
+        "; ".join(fault.title for fault in worst),
+        "; ".join(dict.fromkeys(fault.place for fault in worst)),
+        found="; ".join(fault.found for fault in worst),
+        effect="; ".join(dict.fromkeys(fault.effect for fault in worst)),
+        fix="; ".join(dict.fromkeys(fault.fix for fault in worst)),
+    )
+
+
+def _unknown_keys(subject: Subject) -> Iterator[_Fault]:
+    known = subject.facts.speculative_keys
+    for key in subject.arguments.speculative if known else ():
+        if key in known:
+            continue
+        flag = (
+            f"--speculative-{shown(key)[1:-1].replace('_', '-')}"
+            if subject.facts.engine == "sglang"
+            else f"{shown(key)} in the speculative config"
+        )
+        having = versions_where(subject.facts, partial(_has_key, key))
+        yield _Fault(
+            "fail",
+            f"{subject.engine} does not know {flag}",
+            flag,
+            "the server ends seconds after its start",
+            f"{having}, or leave it out" if having else "leave it out",
+            subject.facts.methods_evidence or subject.facts.source,
+        )
+
+
+def _has_key(key: str, facts: EngineFacts) -> bool:
+    return key in facts.speculative_keys
+
+
+def _broken_rules(subject: Subject) -> Iterator[_Fault]:
+    for rule in FLAG_RULES:
+        if rule.holds_for(subject) and (found := rule.found(subject)):
+            yield _Fault(rule.verdict, rule.title, found, rule.effect, rule.fix, rule.place)
+
+
+CHECK = Check(id=_ID, order=60, run=_run)
