@@ -115,7 +115,7 @@ def test_the_image_gives_the_facts_and_the_verdict_of_the_engine_in_it(
 ) -> None:
     program = _file_of_container_program(tmp_path / "bin", vllm.python)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}/usr/bin{os.pathsep}/bin")
-    monkeypatch.setattr(asking, "_CONTAINERS", ("podman",))
+    (program.parent / "docker").symlink_to("/bin/false")  # a program without its daemon is passed over
     engine = engine_named("vllm")
     inside = image_environment(engine, "there")
     assert (inside.version, inside.distribution, inside.image) == (vllm.version, vllm.distribution, "there")

@@ -33,6 +33,8 @@ _START_TIMEOUT_S = 300.0
 _PAIR_TIMEOUT_S = 30.0
 _LONGEST_CONFIG_BYTES = 2**20
 _TAIL_LINES = 5
+# exit code of inside/engine_source.py
+_NONE_IS_THERE: Final = 3
 # a question must neither reach for the network nor tell anybody
 _QUIET: Final = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONSAFEPATH": "1"}
 
@@ -128,8 +130,7 @@ def image_environment(engine: Engine, image: str) -> Environment:
     Raises:
         InputError: no container program, no such image on this machine, or one without the engine.
     """
-    container = _container_program()
-    identity = _image_identity(container, image)
+    container, identity = _found_image(image)
     folder = home() / "images" / sha256(f"{engine.id} {identity}".encode()).hexdigest()[:16]
     if not folder.is_dir():
         _copy_source(container, engine, image, folder)
@@ -146,35 +147,41 @@ def image_environment(engine: Engine, image: str) -> Environment:
     )
 
 
-def _container_program() -> str:
-    found = next((path for name in _CONTAINERS if (path := shutil.which(name))), None)
-    if found is None:
+def _found_image(image: str) -> tuple[str, str]:
+    """The program that has an image, and the image's digest, so that a new image under an old name is read anew.
+
+    Raises:
+        InputError: none has it.
+    """
+    programs = [path for name in _CONTAINERS if (path := shutil.which(name))]
+    if not programs:
         fix = "name the engine's interpreter, --engine-python PATH, or its version, --engine NAME==VERSION"
         raise InputError("an image can only be asked with docker or podman", evidence="neither is on PATH", fix=fix)
-    return found
-
-
-def _image_identity(container: str, image: str) -> str:
-    """The image's digest, so that a new image under an old name is read anew."""
-    command = [container, "image", "inspect", "--format", "{{.Id}}", image]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SOURCE_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        raise InputError(
-            f"no image {image!r} can be asked",
-            evidence=said[-1] if said else repr(error),
-            fix=f"`{Path(container).name} pull {image}` if it is only missing here; nothing is downloaded by a check",
-        ) from None
-    return done.stdout.strip()
+    refused: list[str] = []
+    for program in programs:
+        command = [program, "image", "inspect", "--format", "{{.Id}}", image]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SOURCE_TIMEOUT_S, check=True)
+            return program, done.stdout.strip()
+        except (OSError, subprocess.SubprocessError) as error:
+            said = str(getattr(error, "stderr", None) or error).strip().splitlines()
+            refused.append(f"{Path(program).name}: {said[-1] if said else repr(error)}")
+    raise InputError(
+        f"no image {image!r} can be asked",
+        evidence="; ".join(refused),
+        fix=f"`{Path(programs[-1]).name} pull {image}` if it is only missing here; nothing is downloaded by a check",
+    )
 
 
 def _copy_source(container: str, engine: Engine, image: str, folder: Path) -> None:
     request = json.dumps({distribution.name: distribution.imports for distribution in engine.distributions})
     command = [container, "run", "--rm", "-i", "--pull", "never", "--network", "none", "--entrypoint", "python3", image, "-", request]
     answer = _run(command, _INSIDE / "engine_source.py", None, _SOURCE_TIMEOUT_S)
-    if answer.exit_code:
-        raise InputError(f"the image {image!r} has no {engine.id} that can be read", evidence=answer.log, fix="name an image that holds it")
+    if answer.exit_code == _NONE_IS_THERE:
+        raise InputError(f"the image {image!r} has no {engine.id}", evidence=answer.log, fix="name an image that holds it")
+    if answer.exit_code != 0:
+        what = f"the image {image!r} cannot be asked by its python3"
+        raise InputError(what, evidence=_why_silent(answer), fix=f"see that `{Path(container).name} run` works with it")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         try:
@@ -211,7 +218,7 @@ def _ask(environment: Environment, script: str, request: str, place: Path, timeo
     """Put a question; `place` is the one folder that is there for it."""
     if not environment.image:
         return _run([str(environment.python.absolute()), "-", request], _INSIDE / script, place, timeout_s)
-    container, name = _container_program(), f"outrider-{uuid.uuid4().hex[:12]}"
+    container, name = _found_image(environment.image)[0], f"outrider-{uuid.uuid4().hex[:12]}"
     command = [container, "run", "--rm", "-i", "--name", name, "--pull", "never", "--network", "none"]
     command += ["--volume", f"{place}:{place}:ro,z", *(f"--env={key}={value}" for key, value in _QUIET.items())]
     command += ["--entrypoint", str(environment.python), environment.image, "-", request]
