@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from docs.commands import document
 from outrider.core.config import load_config
 from outrider.engines.environment import Environment
 from outrider.targets.folder import TargetFolder
+from preflight.folders import write_target
 
 ROOT = Path(__file__).parents[2]
 OUTRIDER = Path(sys.executable).parent / "outrider"
@@ -55,6 +57,17 @@ def test_engines_page_runs_as_it_stands(tmp_path: Path, tiny_target: TargetFolde
         result = subprocess.run([OUTRIDER, *command.split()[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=1800)
         assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
         assert vllm.name in result.stdout or "tokenizer" in result.stdout
+
+
+def test_preflight_page_runs_as_it_stands(tmp_path: Path) -> None:
+    """The engines need not be installed, nor need the target hold weights."""
+    write_target(tmp_path / "target")
+    commands = commands_in("docs/preflight.md")
+    assert len(commands) == 3
+    for command in commands:
+        result = subprocess.run([OUTRIDER, *shlex.split(command)[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+        assert "vllm 0.25.0" in result.stdout or "sglang 0.5.16" in result.stdout
 
 
 def shorten(config: Path) -> None:

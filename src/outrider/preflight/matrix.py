@@ -43,6 +43,7 @@ def _row(subject: Subject, engine: str, version: str, chosen: str | None) -> Mat
         verdict=result.verdict,
         failing=tuple(finding.id for finding in failed),
         title=failed[0].title if failed else "",
+        warning=tuple(finding.id for finding in result.findings if finding.verdict == "warn"),
     )
 
 

@@ -54,6 +54,12 @@ def judged(subject: Subject) -> PreflightResult:
     return PreflightResult(verdict=worst(findings), engine=engine, findings=findings)
 
 
+def with_finding(result: PreflightResult, found: Finding) -> PreflightResult:
+    """A result and one finding more."""
+    findings = (*result.findings, found)
+    return result.model_copy(update={"findings": findings, "verdict": worst(findings)})
+
+
 def worst(findings: Iterable[Finding]) -> Verdict:
     """The verdict on all of them."""
     given = {finding.verdict for finding in findings}

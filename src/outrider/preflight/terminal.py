@@ -35,7 +35,8 @@ def print_matrix(rows: Sequence[MatrixRow], console: Console) -> None:
         line = _text(f"{_WORDS[row.verdict]:<8}", _STYLES[row.verdict]).append_text(_text(f"{row.engine + ' ' + row.version:<24}"))
         line.append_text(_text(f"{row.runner or '':<3} "))
         more = f" (and {', '.join(row.failing[1:])})" if len(row.failing) > 1 else ""
-        console.print(line.append_text(_text(f"{row.failing[0]}: {row.title}{more}" if row.failing else "")))
+        told = f"{row.failing[0]}: {row.title}{more}" if row.failing else ", ".join(row.warning)
+        console.print(line.append_text(_text(told)))
     for engine in dict.fromkeys(row.engine for row in rows):
         first = first_without_failure(rows).get(engine)
         console.print(_text(f"{engine}: nothing fails from {first} on" if first else f"{engine}: the newest known version fails", "bold"))
