@@ -51,6 +51,13 @@ def read_json(path: Path, what: str) -> Any:
         raise InputError(f"{what} is not valid JSON", evidence=f"{path}: {error}", fix="mend or fetch the file again") from None
 
 
+def json_memory(data: bytes) -> int:
+    """At most how many bytes a JSON document takes in memory while it is read: text and objects together."""
+    characters = 1 if data.isascii() else 4
+    num_objects, num_lists, num_items = data.count(b"{"), data.count(b"["), data.count(b",") + data.count(b":")
+    return (1 + 2 * characters) * len(data) + 300 * num_objects + 100 * num_lists + 150 * num_items
+
+
 def read_jsonl(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, object) for each non-empty line of a JSONL file.
 

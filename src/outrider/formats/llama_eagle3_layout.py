@@ -8,19 +8,8 @@ from pydantic import ValidationError
 from outrider.core.errors import InputError
 from outrider.formats.checkpoint import DrafterConfig
 
+Shapes = dict[str, tuple[int, ...]]
 ARCHITECTURES: Final = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
-LAYER_TENSORS: Final = (
-    "hidden_norm.weight",
-    "input_layernorm.weight",
-    "post_attention_layernorm.weight",
-    "self_attn.q_proj.weight",
-    "self_attn.k_proj.weight",
-    "self_attn.v_proj.weight",
-    "self_attn.o_proj.weight",
-    "mlp.gate_proj.weight",
-    "mlp.up_proj.weight",
-    "mlp.down_proj.weight",
-)
 _LAYER_PREFIXES: Final = ("midlayer.", "layers.0.", "model.midlayer.", "model.layers.0.")
 
 
@@ -30,18 +19,42 @@ def recognises(config: dict[str, Any]) -> bool:
     return isinstance(named, list) and any(name in ARCHITECTURES for name in named)
 
 
-def expected_shapes(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor a drafter of this shape has, by our names."""
+def norm_and_mlp_shapes(hidden_size: int, intermediate_size: int) -> Shapes:
+    """What every EAGLE-3 layer holds besides its attention."""
+    d, inner = hidden_size, intermediate_size
+    return {
+        "hidden_norm.weight": (d,),
+        "input_layernorm.weight": (d,),
+        "post_attention_layernorm.weight": (d,),
+        "mlp.gate_proj.weight": (inner, d),
+        "mlp.up_proj.weight": (inner, d),
+        "mlp.down_proj.weight": (d, inner),
+    }
+
+
+def layer_shapes(config: DrafterConfig, input_width: int) -> Shapes:
+    """The tensors of one layer, by their names in it.
+
+    Args:
+        input_width: of the attention: twice the drafter's in the first layer, where the embedding stands beside the state.
+    """
     d, q, kv = config.hidden_size, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    mlp = config.intermediate_size
-    layer = dict(
-        zip(LAYER_TENSORS, ((d,), (d,), (d,), (q, 2 * d), (kv, 2 * d), (kv, 2 * d), (d, q), (mlp, d), (mlp, d), (d, mlp)), strict=True)
-    )
+    return norm_and_mlp_shapes(d, config.intermediate_size) | {
+        "self_attn.q_proj.weight": (q, input_width),
+        "self_attn.k_proj.weight": (kv, input_width),
+        "self_attn.v_proj.weight": (kv, input_width),
+        "self_attn.o_proj.weight": (d, q),
+    }
+
+
+def expected_shapes(config: DrafterConfig) -> Shapes:
+    """Every tensor a drafter of this shape has, by our names."""
+    d = config.hidden_size
     return {
         "fc.weight": (d, len(config.aux_layers) * config.target_hidden_size),
         "norm.weight": (d,),
         "lm_head.weight": (config.draft_vocab_size, d),
-        **{f"midlayer.{name}": shape for name, shape in layer.items()},
+        **{f"midlayer.{name}": shape for name, shape in layer_shapes(config, 2 * d).items()},
     }
 
 

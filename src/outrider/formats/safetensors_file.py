@@ -4,14 +4,17 @@ import json
 import struct
 import sys
 from array import array
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from outrider.core.errors import InputError
-from outrider.core.files import read_json
+from outrider.core.files import json_memory, read_json
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_MAX_MEMORY_BYTES = 4_000_000_000
+_MAX_MEMORY_TO_LOOK_BYTES = 150_000_000  # about 100,000 tensors in one file
 _ITEM_BYTES = {
     "BOOL": 1,
     "U8": 1,
@@ -34,7 +37,7 @@ INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorEntry:
     """One tensor as a header states it."""
 
@@ -50,6 +53,26 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     Raises:
         InputError: missing, not safetensors, or shorter than its header says.
     """
+    entries, end, num_data_bytes = _read_header(path, _MAX_MEMORY_BYTES)
+    if end != num_data_bytes:
+        raise _damaged(path, f"tensors take {end} bytes, the file holds {num_data_bytes}")
+    return entries
+
+
+def read_cut_header(path: Path) -> dict[str, TensorEntry]:
+    """The same for a file that may be cut off right behind its header: it can be looked at in little memory, and not loaded.
+
+    Raises:
+        InputError: missing, not safetensors, cut off anywhere else, or with a header beyond reason.
+    """
+    entries, end, num_data_bytes = _read_header(path, _MAX_MEMORY_TO_LOOK_BYTES)
+    if num_data_bytes not in (0, end):
+        raise _damaged(path, f"tensors take {end} bytes, the file holds {num_data_bytes}")
+    return entries
+
+
+def _read_header(path: Path, max_memory_bytes: int) -> tuple[dict[str, TensorEntry], int, int]:
+    """The entries, where the last one ends, and how many bytes stand behind the header."""
     try:
         num_bytes = path.stat().st_size
         with path.open("rb") as file:
@@ -59,20 +82,24 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             (header_bytes,) = struct.unpack("<Q", start)
             if header_bytes > min(_MAX_HEADER_BYTES, num_bytes - 8):
                 raise _damaged(path, f"the header claims {header_bytes} bytes, the file has {num_bytes}")
-            header = json.loads(file.read(header_bytes))
+            text = file.read(header_bytes) if 3 * header_bytes <= max_memory_bytes else None
+        if text is None or json_memory(text) > max_memory_bytes:
+            raise _damaged(path, f"a header of {header_bytes} bytes, beyond reason")
+        header = json.loads(text)
     except FileNotFoundError:
         raise InputError("a weights file is missing", evidence=str(path), fix="fetch it again") from None
     except IsADirectoryError:
         raise InputError("a weights file is a folder", evidence=str(path)) from None
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"the header is not JSON: {error}") from None
-    return _entries(path, header, num_bytes - 8 - header_bytes)
+    return *_entries(path, header), num_bytes - 8 - header_bytes
 
 
-def _entries(path: Path, header: Any, data_bytes: int) -> dict[str, TensorEntry]:
+def _entries(path: Path, header: Any) -> tuple[dict[str, TensorEntry], int]:
     if not isinstance(header, dict):
         raise _damaged(path, "the header is not an object")
     entries: dict[str, TensorEntry] = {}
+    shapes: dict[tuple[int, ...], tuple[int, ...]] = {}  # experts by the thousand share a few
     end = 0
     for name, entry in header.items():
         if name == "__metadata__":
@@ -87,17 +114,22 @@ def _entries(path: Path, header: Any, data_bytes: int) -> dict[str, TensorEntry]
             num_items *= n
         if min((*shape, first)) < 0 or last < first or (dtype in _ITEM_BYTES and last - first != num_items * _ITEM_BYTES[dtype]):
             raise _damaged(path, f"the entry of {name!r} contradicts itself: {dtype} {list(shape)} in {last - first} bytes")
-        entries[name] = TensorEntry(name, dtype, shape, path)
+        entries[name] = TensorEntry(name, sys.intern(dtype), shapes.setdefault(shape, shape), path)
         end = max(end, last)
-    if end != data_bytes:
-        raise _damaged(path, f"tensors take {end} bytes, the file holds {data_bytes}")
-    return entries
+    return entries, end
 
 
 def _damaged(path: Path, evidence: str) -> InputError:
     return InputError(
         f"{path.name} is truncated or damaged", evidence=f"{path}: {evidence}", effect="it cannot be loaded", fix="copy or fetch it again"
     )
+
+
+def has_data(entry: TensorEntry) -> bool:
+    """Whether anything stands behind the header of a tensor's file."""
+    with entry.file.open("rb") as file:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+    return entry.file.stat().st_size > 8 + int(header_bytes)
 
 
 def read_bytes(entry: TensorEntry) -> bytes:
@@ -148,9 +180,24 @@ def read_folder_headers(folder: Path) -> dict[str, TensorEntry]:
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict):
         raise InputError("the weights index has no weight_map", evidence=str(index_path), fix="fetch it again")
+    return read_indexed_headers(weight_map, index_path, read_header)
+
+
+def read_indexed_headers(
+    weight_map: Mapping[str, Any], index_path: Path, read: Callable[[Path], dict[str, TensorEntry]]
+) -> dict[str, TensorEntry]:
+    """All tensors of the shards that an index names.
+
+    Args:
+        weight_map: tensor → shard, as the index holds it.
+        read: one shard's header.
+
+    Raises:
+        InputError: a shard missing or damaged, or a tensor that the index places wrongly.
+    """
     found: dict[str, TensorEntry] = {}
     for shard in sorted({str(name) for name in weight_map.values()}):
-        found.update(read_header(folder / shard))
+        found.update(read(index_path.parent / shard))
     for name, shard in weight_map.items():
         if name not in found or found[name].file.name != shard:
             raise InputError(f"tensor {name} is not where the index says", evidence=f"{index_path}: {shard}", fix="fetch the shard again")

@@ -1,7 +1,6 @@
 """Whether the drafter's tensors have the shapes that its config states."""
 
 from outrider.core.results import Finding
-from outrider.formats.llama_eagle3_layout import our_name
 from outrider.preflight.check import Check, Subject, finding
 from outrider.preflight.layout import layout_of
 from outrider.preflight.reading import shown
@@ -16,8 +15,8 @@ def _run(subject: Subject) -> Finding:
         return finding(_ID, "unknown", "the drafter's tensors could not be looked at", subject.drafter_unread)
     if isinstance(layout, str):
         return finding(_ID, "unknown", f"which shapes the drafter should have cannot be told: {layout}", subject.drafter_file)
-    wanted = layout.shapes | {"embed_tokens.weight": (layout.config.vocab_size, layout.config.hidden_size)}
-    pairs = [(entry, wanted[our_name(entry.name)]) for entry in tensors.values() if our_name(entry.name) in wanted]
+    named = [(entry, layout.our_name(entry.name)) for entry in tensors.values()]
+    pairs = [(entry, layout.shapes[name]) for entry, name in named if name in layout.shapes]
     place = f"headers in {subject.drafter_path}; {subject.drafter_file}"
     if not pairs:
         return finding(_ID, "unknown", "the drafter holds none of the tensors that its config speaks of", place)
@@ -37,4 +36,4 @@ def _run(subject: Subject) -> Finding:
     )
 
 
-CHECK = Check(id=_ID, order=50, run=_run)
+CHECK = Check(id=_ID, order=120, run=_run)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from outrider.core.results import Finding, Verdict
-from outrider.formats.safetensors_file import TensorEntry, read_bytes, read_int64
+from outrider.formats.deepseek_eagle3_layout import recognises as has_mla
+from outrider.formats.safetensors_file import TensorEntry, has_data, read_bytes, read_int64
 from outrider.preflight.check import Check, Subject, finding, whole
+from outrider.preflight.layout import loading_of
 from outrider.preflight.reading import shown
 
 _ID = "vocabulary_map"
@@ -15,6 +17,13 @@ _FIX = "d2t[i] must be the target's id of draft token i, less i; `outrider expor
 
 def _run(subject: Subject) -> Finding:
     tensors, config = subject.drafter_tensors, subject.drafter_config
+    if "draft_vocab_size" not in config and _needs_key(subject):
+        return _bad(
+            subject,
+            "the config has no draft_vocab_size",
+            f"{subject.engine} reads it without asking whether it is there: the start ends while the drafter is loaded",
+            "write it: the whole vocabulary's size, or null for the target's own head",
+        )
     v = whole(config, "vocab_size")
     u = whole(config, "draft_vocab_size") if config.get("draft_vocab_size") is not None else v
     if v is None or u is None:
@@ -45,6 +54,8 @@ def _run(subject: Subject) -> Finding:
 def _of_map(subject: Subject, d2t: TensorEntry, t2d: TensorEntry | None, u: int, v: int) -> Finding:
     if d2t.dtype != "I64" or d2t.shape != (u,):
         return _bad(subject, f"d2t is {shown(d2t.dtype)} {list(d2t.shape)}, not I64 [{u}]", "it cannot be loaded, or names wrong tokens")
+    if not all(has_data(entry) for entry in (d2t, t2d) if entry is not None):
+        return finding(_ID, "unknown", "the vocabulary map cannot be read: its file is cut off behind the header", str(d2t.file))
     offsets = read_int64(d2t)
     ids = [draft + offset for draft, offset in enumerate(offsets)]
     outside = next((draft for draft, target in enumerate(ids) if not 0 <= target < v), None)
@@ -71,9 +82,15 @@ def _agree(t2d: TensorEntry, ids: list[int], v: int) -> bool:
     return {target for target, marked in enumerate(read_bytes(t2d)) if marked} == set(ids)
 
 
+def _needs_key(subject: Subject) -> bool:
+    loading = loading_of(subject, has_mla=has_mla(subject.drafter_config))
+    return loading is not None and loading.needs_draft_vocab_size
+
+
 def _unlike_ours(subject: Subject, title: str, effect: str) -> Finding:
-    """What some engines take as it is and others refuse."""
-    refused = subject.behaviour.needs_ascending_vocabulary
+    """What most engines take as it is; one that refuses what is missing goes through the whole folder, and refuses this too."""
+    loading = subject.facts.loading
+    refused = loading is not None and loading.missing == "refused"
     return _bad(subject, title, "the folder is refused" if refused else effect, verdict="fail" if refused else "warn")
 
 
@@ -85,4 +102,4 @@ def _place(subject: Subject) -> str:
     return f"{subject.drafter_file}; weights in {subject.drafter_path}" if subject.drafter_path else subject.drafter_file
 
 
-CHECK = Check(id=_ID, order=60, run=_run)
+CHECK = Check(id=_ID, order=130, run=_run)
