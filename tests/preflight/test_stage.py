@@ -50,14 +50,24 @@ def deep(levels: int) -> object:
 def test_checks_are_those_of_the_files_in_order() -> None:
     ids = [check.id for check in all_checks()]
     assert ids == [
+        "engine_facts",
+        "method_known",
         "target_types",
-        "target_interface",
         "drafter_architecture",
+        "method_fits",
+        "remote_code",
+        "serve_flags",
+        "parallel_limits",
+        "image_token",
+        "target_interface",
+        "drafter_class",
         "tensor_names",
         "tensor_shapes",
         "vocabulary_map",
         "aux_layers",
+        "target_tensors",
         "tokenizer",
+        "known_faults",
     ]
 
 
@@ -172,10 +182,13 @@ def printed(result: PreflightResult) -> str:
 def test_findings_are_printed_with_their_parts_and_passes_in_a_line(tmp_path: Path, drafter: Path) -> None:
     target = write_target(tmp_path / "kimi", TARGET | {"model_type": "kimi_k2"})
     lines = printed(preflight(target, drafter, LISTED)).splitlines()
-    assert lines[0].startswith('FAIL    target_types          vllm 0.16.0 does not accept eagle3 for targets of type "kimi_k2"')
-    assert [line.split()[0] for line in lines[1:6]] == ["found", "expected", "evidence", "effect", "fix"]
-    assert sum(line.startswith("pass ") for line in lines) == 7
-    assert lines[-2] == "vllm 0.16.0, V1 runner: fail (1 fail, 7 pass)"
+    failing = [line.startswith("FAIL ") for line in lines]
+    first = failing.index(True)
+    assert lines[first].startswith('FAIL    target_types          vllm 0.16.0 does not accept eagle3 for targets of type "kimi_k2"')
+    assert [line.split()[0] for line in lines[first + 1 : first + 6]] == ["found", "expected", "evidence", "effect", "fix"]
+    num_passes = sum(line.startswith("pass ") for line in lines)
+    assert sum(failing) == 1 and num_passes == len(all_checks()) - 1
+    assert lines[-2] == f"vllm 0.16.0, V1 runner: fail (1 fail, {num_passes} pass)"
 
 
 def test_nothing_of_a_file_acts_on_the_terminal(tmp_path: Path, drafter: Path) -> None:
