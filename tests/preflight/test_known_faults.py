@@ -142,7 +142,7 @@ def test_a_row_says_all_it_should(fault: KnownFault) -> None:
 
 
 def finding(tmp_path: Path, engine: str, version: str, drafter: Mapping[str, Any], arguments: Sequence[str] = ()) -> Finding:
-    target, folder = write_target(tmp_path / "target"), write_drafter(tmp_path / "drafter", DRAFTER | drafter)
+    target, folder = write_target(tmp_path / "target"), write_drafter(tmp_path / "drafter", DRAFTER | dict(drafter))
     return finding_of("known_faults", target, folder, facts_of_version(engine, version), arguments)
 
 

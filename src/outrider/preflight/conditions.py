@@ -119,7 +119,7 @@ def _is_whole(subject: Subject, _: Any) -> bool:
 
 def _rope(subject: Subject) -> dict[str, Any]:
     config = subject.drafter_config
-    found = next((config[key] for key in ("rope_parameters", "rope_scaling") if isinstance(config.get(key), dict)), {})
+    found: dict[str, Any] = next((config[key] for key in ("rope_parameters", "rope_scaling") if isinstance(config.get(key), dict)), {})
     return {"rope_theta": config.get("rope_theta"), **found}
 
 
