@@ -52,6 +52,9 @@ UNPADDED = [*config('"disable_padded_drafter_batch": true'), "--async-scheduling
         (["--speculative-config", '{"method": "ngram"}'], VLLM, "pass", ""),  # has a number of its own
         (["--spec-method", "eagle3", "--spec-tokens", "0"], VLLM, "fail", "not above 0"),
         (["--spec-method", "eagle3", "--spec-tokens", "many"], VLLM, "fail", "not above 0"),
+        (["--spec-method", "eagle3", "--spec-tokens", "3"], VLLM, "pass", ""),
+        (["--spec-method", "eagle3", "--spec-tokens", "3"], at("0.21.0"), "fail", "no short arguments"),
+        (["--speculative-algorithm", "EAGLE3"], VLLM, "fail", "vllm has no argument --speculative-algorithm"),
         (config('"tensor_parallel_size": 2'), MORE, "fail", "no key of a speculative config"),
         (config('"tensor_parallel_size": 2'), at("0.14.0", MORE), "pass", ""),
         ([*config('"draft_tensor_parallel_size": 2'), "--tp", "4"], VLLM, "fail", "neither 1 nor"),
@@ -98,6 +101,7 @@ PAGED = [*numbers(3, 4, 8), "--page-size", "16", "--attention-backend"]
         ([*numbers(None, 1, 4), "--speculative-adaptive"], "0.5.11", "pass", ""),
         ([*numbers(None, None, None), "--speculative-window", "8"], "0.5.11", "fail", "does not know --speculative-window"),
         (["--speculative-algorithm", "eagle3"], "0.5.11", "fail", "capitals"),
+        (config(""), "0.5.11", "fail", "sglang has no argument --speculative-config"),
         (["--speculative-algorithm", "eagle3"], "0.5.12", "pass", ""),
         ([*numbers(3, 4, 8), "--attention-backend", "trtllm_mha"], "0.5.11", "fail", "trtllm_mha"),
         ([*numbers(3, 1, 4), "--attention-backend", "trtllm_mha"], "0.5.11", "pass", ""),
@@ -124,6 +128,7 @@ def test_serve_flags_of_sglang(target: Path, drafter: Path, arguments: list[str]
         ({"num_attention_heads": 12, "num_key_value_heads": 3}, {}, 2, "the target's 3 key-value heads"),
         ({"num_attention_heads": 12, "num_key_value_heads": 3, "kv_lora_rank": 4}, {}, 2, ""),
         ({}, {"intermediate_size": 17}, 2, "the drafter's intermediate size of 17"),
+        ({"intermediate_size": 17, "num_experts": 8}, {}, 2, ""),
         ({"num_attention_heads": 6, "num_key_value_heads": 6, "intermediate_size": 18}, {}, 6, "the target's vocabulary of 40"),
         ({"num_attention_heads": None}, {"num_attention_heads": "two"}, 2, ""),
     ],
@@ -133,6 +138,11 @@ def test_tensor_parallel_limits(tmp_path: Path, of_target: dict[str, Any], of_dr
     drafter = write_drafter(tmp_path / "drafter", DRAFTER | of_drafter)
     found = finding_of("parallel_limits", folder, drafter, VLLM, ["--tp", str(size)])
     assert found.verdict == ("fail" if says else "pass") and says in found.title
+
+
+def test_attention_that_is_shared_out_by_data(target: Path, drafter: Path) -> None:
+    assert finding_of("parallel_limits", target, drafter, SGLANG, ["--tp", "4"]).verdict == "fail"
+    assert finding_of("parallel_limits", target, drafter, SGLANG, ["--tp", "4", "--enable-dp-attention"]).verdict == "unknown"
 
 
 def test_a_parallel_size_that_is_no_number_is_an_input_error(target: Path, drafter: Path) -> None:

@@ -131,7 +131,7 @@ def runner_of(subject: Subject) -> str | None:
         return "V1"
     if subject.method in _SECOND_ONLY:
         return "V2"
-    is_dense = not any(subject.text_config.get(key) for key in _EXPERTS)
+    is_dense = not has_experts(subject.text_config)
     # the engine looks at the outer config alone
     fits = {"dense": is_dense, "unquantised": subject.target_config.get("quantization_config") is None}
     if any(name in choice.listed for name in subject.target_architectures) and all(fits[need] for need in choice.listed_needs):
@@ -166,6 +166,11 @@ _KEEPS_V1: Final[tuple[tuple[Version | None, Callable[[Subject], bool]], ...]] =
 def finding(check_id: str, verdict: Verdict, title: str, evidence: str, **parts: str) -> Finding:
     """A finding that always has evidence; parts are found, expected, effect and fix."""
     return Finding(id=check_id, verdict=verdict, title=title, evidence=evidence, **parts)
+
+
+def has_experts(config: Mapping[str, Any]) -> bool:
+    """Whether a config speaks of a mixture of experts."""
+    return any(config.get(key) for key in _EXPERTS)
 
 
 def names_of(value: object) -> list[str]:

@@ -1,6 +1,7 @@
 """Whether this version of the engine has a class for the drafter, after its own rewrites of the drafter's config."""
 
 from dataclasses import replace
+from typing import Final
 
 from outrider.core.results import Finding
 from outrider.engines.facts import EngineFacts
@@ -11,6 +12,9 @@ from outrider.preflight.reading import shown
 from outrider.preflight.versions import elsewhere
 
 _ID = "drafter_architecture"
+_ENDS: Final = "the server ends seconds after its start"
+# SGLang looks the drafter up when it loads it
+_EFFECTS: Final = {"sglang": "the start ends once the drafter is to be loaded, behind the target"}
 
 
 def _run(subject: Subject) -> Finding:
@@ -34,11 +38,11 @@ def _run(subject: Subject) -> Finding:
             place,
             found=found,
             expected=f"one of {', '.join(sorted(facts.drafters or facts.registered))}",
-            effect="the server ends seconds after its start",
+            effect=_EFFECTS.get(facts.engine, _ENDS),
             fix="; ".join(dict.fromkeys(fixes)),
         )
     if (readable := _readable(subject)) is not None:
-        return finding(_ID, "unknown", readable, place, found=found, effect="if it is not: the server ends seconds after its start")
+        return finding(_ID, "unknown", readable, place, found=found, effect=f"if it is not: {_EFFECTS.get(facts.engine, _ENDS)}")
     how = f", since {lookup.rewritten}" if lookup.rewritten else ""
     return finding(_ID, "pass", f"{subject.engine} serves the drafter by {lookup.served}{how}", place, found=found)
 
@@ -112,7 +116,7 @@ def _of_speculators(subject: Subject, found: str) -> Finding:
             f"{subject.engine} does not read {missing}",
             facts.drafters_evidence,
             found=found,
-            effect="the server ends seconds after its start",
+            effect=_EFFECTS.get(facts.engine, _ENDS),
             fix=_versions(subject) or "the drafter in the engine's own layout",
         )
     title = f"{subject.engine} reads the layout of `speculators` and serves the drafter by {lookup.served}"

@@ -69,6 +69,10 @@ def _too_few_tokens(subject: Subject) -> str:
     return f"num_speculative_tokens = {shown(value)}" if value is not None and (tokens is None or tokens <= 0) else ""
 
 
+def _short_flags(subject: Subject) -> str:
+    return ", ".join(f"--{name}" for name in ("spec-method", "spec-model", "spec-tokens") if name in subject.arguments.values)
+
+
 def _tensor_parallel_key(subject: Subject) -> str:
     value = subject.arguments.speculative.get("tensor_parallel_size")
     return f"tensor_parallel_size = {shown(value)} in the speculative config" if value is not None else ""
@@ -166,6 +170,15 @@ FLAG_RULES: Final = (
     _refused("vllm", "", "", _no_tokens, "how many tokens to draft is not said", "num_speculative_tokens", _SPECULATIVE),
     _refused(
         "vllm", "", "", _too_few_tokens, "the number of tokens to draft is not above 0", "num_speculative_tokens above 0", _SPECULATIVE
+    ),
+    _refused(
+        "vllm",
+        "",
+        "0.22.0",
+        _short_flags,
+        "there are no short arguments of speculation",
+        "--speculative-config, or vllm 0.22.0 or later",
+        "vllm/engine/arg_utils.py",
     ),
     _refused(
         "vllm",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from outrider.core.results import Finding
-from outrider.preflight.check import Check, Subject, finding, whole
+from outrider.preflight.check import Check, Subject, finding, has_experts, whole
 
 _ID = "parallel_limits"
 # the embedding's rows are padded to a multiple of this before they are shared out
@@ -16,6 +16,9 @@ def _run(subject: Subject) -> Finding:
     stages = subject.arguments.number("pipeline-parallel-size", 1)
     place = f"--tensor-parallel-size {tensor} --pipeline-parallel-size {stages}; {subject.target_file}; {subject.drafter_file}"
     faults = [*_of_tensors("target", subject.text_config, tensor), *_of_tensors("drafter", subject.drafter_config, tensor)]
+    if faults and subject.facts.engine == "sglang" and subject.arguments.has("enable-dp-attention"):
+        title = f"with attention shared out by data, what a tensor parallel size of {tensor} cuts is not known"
+        return finding(_ID, "unknown", title, place, found="; ".join(faults))
     if faults:
         return finding(
             _ID,
@@ -39,7 +42,8 @@ def _of_tensors(what: str, config: Mapping[str, Any], size: int) -> Iterator[str
     # fewer pairs than parts are repeated, a latent attention has none of its own
     if pairs is not None and not config.get("kv_lora_rank") and (pairs % size and size % pairs):
         yield f"the {what}'s {pairs} key-value heads can neither be shared out nor repeated"
-    if width is not None and width % size:
+    # a mixture of experts may have no layer of that width
+    if width is not None and width % size and not has_experts(config):
         yield f"the {what}'s intermediate size of {width} cannot be shared out"
     if rows is not None and -(-rows // _VOCABULARY_PADDING) * _VOCABULARY_PADDING % size:
         yield f"the {what}'s vocabulary of {rows} cannot be shared out"

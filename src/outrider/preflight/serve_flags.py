@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from outrider.core.results import Finding, Verdict
 from outrider.engines.facts import EngineFacts
@@ -12,6 +13,7 @@ from outrider.preflight.reading import shown
 from outrider.preflight.versions import versions_where
 
 _ID = "serve_flags"
+_ENDS: Final = "the server ends seconds after its start"
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,14 @@ def _run(subject: Subject) -> Finding:
 
 
 def _unknown_keys(subject: Subject) -> Iterator[_Fault]:
+    """Keys that the version does not have; an argument that is another engine's is told under its own name."""
     known = subject.facts.speculative_keys
-    for key in subject.arguments.speculative if known else ():
+    others = [name for name in subject.arguments.values if _is_of_another(subject.facts.engine, name)]
+    for name in others:
+        title = f"{subject.facts.engine} has no argument --{shown(name)[1:-1]}"
+        place = subject.facts.methods_evidence or subject.facts.source
+        yield _Fault("fail", title, f"--{shown(name)[1:-1]}", _ENDS, f"{subject.facts.engine}'s own arguments", place)
+    for key in subject.arguments.speculative if known and not others else ():
         if key in known:
             continue
         flag = (
@@ -60,10 +68,17 @@ def _unknown_keys(subject: Subject) -> Iterator[_Fault]:
             "fail",
             f"{subject.engine} does not know {flag}",
             flag,
-            "the server ends seconds after its start",
+            _ENDS,
             f"{having}, or leave it out" if having else "leave it out",
             subject.facts.methods_evidence or subject.facts.source,
         )
+
+
+def _is_of_another(engine: str, name: str) -> bool:
+    """vLLM takes everything in one argument, or by three short ones; SGLang one argument each."""
+    is_vllms = name == "speculative-config" or name.startswith(("speculative-config.", "spec-"))
+    is_sglangs = name.startswith("speculative-") and not is_vllms
+    return (engine == "vllm" and is_sglangs) or (engine == "sglang" and is_vllms)
 
 
 def _has_key(key: str, facts: EngineFacts) -> bool:
