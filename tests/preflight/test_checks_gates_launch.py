@@ -77,6 +77,17 @@ def test_serve_flags_of_vllm(target: Path, drafter: Path, arguments: list[str], 
     assert verdict in ("pass", "unknown") or found.found
 
 
+@pytest.mark.parametrize(
+    ("rank", "override", "verdict"), [(4, "model_type", "warn"), (4, "rope_theta", "pass"), (None, "model_type", "pass")]
+)
+def test_an_override_of_the_type_switches_latent_attention_off(
+    tmp_path: Path, drafter: Path, rank: int | None, override: str, verdict: str
+) -> None:
+    folder = write_target(tmp_path / "target", TARGET | {"kv_lora_rank": rank})
+    arguments = ["--hf-overrides", f'{{"{override}": "llama"}}']
+    assert finding_of("serve_flags", folder, drafter, VLLM, arguments).verdict == verdict
+
+
 def numbers(steps: int | None, width: int | None, tokens: int | None) -> list[str]:
     """SGLang's three numbers, as far as they are given."""
     named = {"num-steps": steps, "eagle-topk": width, "num-draft-tokens": tokens}

@@ -73,6 +73,12 @@ def _short_flags(subject: Subject) -> str:
     return ", ".join(f"--{name}" for name in ("spec-method", "spec-model", "spec-tokens") if name in subject.arguments.values)
 
 
+def _other_type(subject: Subject) -> str:
+    """An override of the type gets past a list of types, and past everything else that goes by it."""
+    given = subject.arguments.values.get("hf-overrides", "")
+    return f"--hf-overrides {shown(given)}" if "model_type" in given and subject.text_config.get("kv_lora_rank") else ""
+
+
 def _tensor_parallel_key(subject: Subject) -> str:
     value = subject.arguments.speculative.get("tensor_parallel_size")
     return f"tensor_parallel_size = {shown(value)} in the speculative config" if value is not None else ""
@@ -235,6 +241,17 @@ FLAG_RULES: Final = (
         "async scheduling of the V1 model runner needs padded batches of drafts",
         "leave one of the two out",
         "vllm/config/vllm.py",
+    ),
+    FlagRule(
+        "vllm",
+        "",
+        "",
+        _other_type,
+        "warn",
+        "the target's model_type is overridden",
+        "whether its attention is latent is told by that type: with another one it is run without, and needs many times the memory",
+        "lift the list of target types instead: `outrider engine gate lift`",
+        "vllm/transformers_utils/model_arch_config_convertor.py is_deepseek_mla (vllm/config/model.py in older versions)",
     ),
     FlagRule(
         "vllm",

@@ -30,15 +30,16 @@ def _run(subject: Subject) -> Finding:
         return finding(
             _ID, "pass", f"{subject.engine} takes targets of type {shown(model_type)}, by {part!r}", listed.evidence, found=found
         )
+    method = subject.method or listed.methods[0]
     return finding(
         _ID,
         "fail",
-        f"{subject.engine} does not accept {subject.method or listed.methods[0]} for targets of type {shown(model_type)}",
+        f"{subject.engine} does not accept {method} for targets of type {shown(model_type)}",
         listed.evidence,
         found=found,
         expected=f"one of {', '.join(listed.names)} in it",
         effect="the server ends seconds after its start",
-        fix=f"{_versions(subject, model_type)}{_lifting(subject, model_type)}",
+        fix=f"{_versions(subject, model_type, method)}{_lifting(subject, model_type)}",
     )
 
 
@@ -46,10 +47,10 @@ def _place(subject: Subject) -> str:
     return "" if subject.text_config is subject.target_config else "the language model's "
 
 
-def _versions(subject: Subject, model_type: str) -> str:
+def _versions(subject: Subject, model_type: str, method: str) -> str:
     def accepts(facts: EngineFacts) -> bool:
         listed = facts.target_types
-        return listed is None or subject.method not in listed.methods or any(name in model_type for name in listed.names)
+        return listed is None or method not in listed.methods or any(name in model_type for name in listed.names)
 
     found = versions_where(subject.facts, accepts)
     return f"{found}, as far as this gate goes; " if found else ""
