@@ -38,7 +38,8 @@ _KEYS = (
     *DRAFTER,
     *_MLA,
     *("text_config", "target_hidden_size", "num_aux_hidden_states", "rope_scaling", "rope_parameters", "rope_theta", "fc_norm"),
-    *("norm_before_fc", "norm_output", "attention_bias", "bias", "tie_word_embeddings", "quantization_config", "speculators_model_type"),
+    *("norm_before_fc", "norm_output", "attention_bias", "bias", "tie_word_embeddings"),
+    *("quantization_config", "speculators_model_type", "transformer_layer_config"),
 )
 _CHANGES = st.dictionaries(st.sampled_from(_KEYS), _VALUE, min_size=1, max_size=4)
 

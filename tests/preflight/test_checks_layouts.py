@@ -248,3 +248,48 @@ def test_a_draft_vocabulary_that_is_not_stated(
 
 def test_the_target_of_these_is_that_of_the_others() -> None:
     assert TARGET["hidden_size"] == MLA["hidden_size"] == H
+
+
+LAYER = {key: DRAFTER[key] for key in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")} | {
+    key: DRAFTER[key] for key in ("model_type", "num_hidden_layers", "vocab_size", "rms_norm_eps", "max_position_embeddings")
+}
+SPECULATOR = {
+    "architectures": ["Eagle3DraftModel"],
+    "speculators_model_type": "eagle3",
+    "draft_vocab_size": U,
+    "norm_before_fc": True,
+    "transformer_layer_config": LAYER,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "tensors", "facts", "verdict", "says"),
+    [
+        ({}, PLAIN | INPUT_NORM, VLLM, "pass", "all 14"),
+        ({}, PLAIN, VLLM, "fail", "1 tensors are missing and 0"),
+        ({}, PLAIN | INPUT_NORM, replace(VLLM, version="0.18.1"), "fail", "0 tensors are missing and 1"),  # handed on from 0.19.0
+        ({"norm_before_fc": False}, PLAIN, VLLM, "pass", "all 13"),
+        ({"fc_norm": True}, PLAIN | INPUT_NORM | FC_NORMS, VLLM, "pass", "all 17"),
+        ({"fc_norm": True}, PLAIN | INPUT_NORM | FC_NORMS, replace(VLLM, version="0.24.0"), "fail", "0 tensors are missing and 3"),
+        ({"transformer_layer_config": LAYER | {"model_type": "qwen3"}}, PLAIN, VLLM, "unknown", "`speculators`"),
+        ({"speculators_model_type": "peagle"}, PLAIN, VLLM, "unknown", "`speculators`"),
+        ({"transformer_layer_config": None}, PLAIN, VLLM, "unknown", "`speculators`"),
+        ({}, PLAIN | INPUT_NORM, SGLANG, "unknown", "`speculators`"),
+    ],
+)
+def test_drafters_in_the_layout_of_speculators(
+    tmp_path: Path, target: Path, changes: dict[str, Any], tensors: Tensors, facts: EngineFacts, verdict: str, says: str
+) -> None:
+    folder = write_drafter(tmp_path / "drafter", SPECULATOR | changes, tensors)
+    found = finding_of("tensor_names", target, folder, facts)
+    assert (found.verdict, says in found.title) == (verdict, True), found.title
+    if verdict == "pass":
+        assert finding_of("tensor_shapes", target, folder, facts).verdict == "pass"
+        assert finding_of("vocabulary_map", target, folder, facts).verdict == "pass"
+
+
+def test_layers_of_a_drafter_in_the_layout_of_speculators(target: Path) -> None:
+    named = SPECULATOR | {"eagle_aux_hidden_state_layer_ids": [3, 6, 10]}
+    found = finding_of("aux_layers", target, named)
+    assert found.verdict == "pass" and "[3, 6, 10]" in found.title
+    assert "width 32" in finding_of("aux_layers", target, named | {"target_hidden_size": 32}).title

@@ -164,6 +164,16 @@ def test_a_sound_pair_meets_none(tmp_path: Path, engine: str, version: str) -> N
     assert found.verdict == "pass" and "none of the" in found.title
 
 
+@pytest.mark.parametrize(("version", "verdict"), [("0.24.0", "fail"), ("0.25.0", "pass")])
+def test_a_key_that_is_not_handed_to_the_drafters_class(tmp_path: Path, version: str, verdict: str) -> None:
+    """vLLM's class knows norm_output from 0.22.0 on; of a config in the layout of `speculators` it is told from 0.25.0 on."""
+    layer = {key: value for key, value in DRAFTER.items() if key not in ("architectures", "draft_vocab_size", KEY, "eagle_config")}
+    drafter = {"architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", "draft_vocab_size": 24, "norm_output": True}
+    target = write_target(tmp_path / "target", TARGET)
+    found = finding_of("known_faults", target, drafter | {"transformer_layer_config": layer}, facts_of_version("vllm", version))
+    assert found.verdict == verdict
+
+
 def test_an_engine_without_known_faults(tmp_path: Path) -> None:
     target, folder = write_target(tmp_path / "target"), write_drafter(tmp_path / "drafter")
     assert finding_of("known_faults", target, folder, REFERENCE).verdict == "pass"

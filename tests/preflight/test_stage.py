@@ -127,7 +127,9 @@ def test_what_cannot_be_read_is_an_input_error(target: Path, drafter: Path, dama
 
 def test_a_target_may_be_a_config_and_an_index(target: Path, drafter: Path) -> None:
     (target / "model.safetensors").unlink()
-    (target / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-00001-of-00064.safetensors"}}))
+    (target / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), "model-00001-of-00064.safetensors")})
+    )
     assert preflight(target, drafter, VLLM).verdict == "pass"
 
 

@@ -14,6 +14,7 @@ SEAMS = (
     "matrix",
     "method",
     "own_verdict",
+    "plain_config",
     "planned",
     "reading",
     "serve_args",

@@ -9,6 +9,7 @@ from outrider.core.results import Finding, Verdict
 from outrider.formats.deepseek_eagle3_layout import recognises as has_mla
 from outrider.preflight.captured import KEY, NESTED_KEY, Captured, captured_layers, layer_ids, num_fc_states, valued
 from outrider.preflight.check import Check, Subject, finding, whole
+from outrider.preflight.plain_config import plain_config
 from outrider.preflight.reading import read_object, shown
 
 _ID = "aux_layers"
@@ -154,7 +155,7 @@ def _unordered(subject: Subject, layers: _Layers) -> _Fault | None:
 
 def _width(subject: Subject, layers: _Layers) -> _Fault | None:
     """`fc` takes one target state a layer."""
-    target_width, config = whole(subject.text_config, "hidden_size"), subject.drafter_config
+    target_width, config = whole(subject.text_config, "hidden_size"), plain_config(subject)
     stated = whole(config, "target_hidden_size") or whole(config, "hidden_size")
     if target_width is None or stated is None:
         return _Fault("unknown", "the configs do not say how wide the target's states are", "hidden_size", "")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from outrider.preflight.check import Subject, whole
+from outrider.preflight.plain_config import plain_config
 
 KEY: Final = "eagle_aux_hidden_state_layer_ids"
 NESTED_KEY: Final = f"eagle_config.{KEY}"
@@ -53,11 +54,11 @@ def captured_layers(subject: Subject) -> Captured | str:
     No layers at all: none are named, and the engine has no default.
     """
     facts, runner = subject.facts, subject.runner_facts
-    num_layers = whole(subject.text_config, "num_hidden_layers")
+    num_layers, config = whole(subject.text_config, "num_hidden_layers"), plain_config(subject)
     if runner is None:
         return f"where {subject.engine} looks for aux layers could not be read"
     for key in runner.layer_keys:
-        if ids := layer_ids(valued(subject.drafter_config, key.path)):
+        if ids := layer_ids(valued(config, key.path)):
             rule = next((facts.layer_shifts[name] for name in subject.target_classes if name in facts.layer_shifts), None)
             if rule is None:
                 return Captured(tuple(layer + key.shift for layer in ids), key.path)
@@ -87,7 +88,7 @@ def _by_formula(formula: str, num_layers: int) -> int | None:
 
 def num_fc_states(subject: Subject, *, has_mla: bool) -> int:
     """How many target states the engine makes `fc` for."""
-    facts, config = subject.facts, subject.drafter_config
+    facts, config = subject.facts, plain_config(subject)
     places = _COUNTED_BY.get((facts.engine, has_mla), _ANY_PLACE)
     if places[0] == _COUNT and _COUNT not in facts.drafter_keys:
         return _DEFAULT_NUM_LAYERS

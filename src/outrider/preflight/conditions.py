@@ -10,6 +10,7 @@ from outrider.core.results import Frozen
 from outrider.preflight.captured import Captured, captured_layers, valued
 from outrider.preflight.check import Subject, whole
 from outrider.preflight.layout import Layout, layout_of
+from outrider.preflight.plain_config import plain_config
 
 
 class Condition(Frozen):
@@ -100,8 +101,9 @@ def _named(subject: Subject, wanted: tuple[str, ...]) -> bool:
 
 
 def _unread(subject: Subject, wanted: tuple[str, ...]) -> bool:
-    read = subject.facts.drafter_keys
-    return bool(read) and any(valued(subject.drafter_config, key) and key not in read for key in wanted)
+    """Not by the drafter's class, or not handed to it."""
+    read, handed = subject.facts.drafter_keys, plain_config(subject)
+    return bool(read) and any(valued(subject.drafter_config, key) and not (key in read and valued(handed, key)) for key in wanted)
 
 
 def _holds_own(subject: Subject, wanted: tuple[str, ...]) -> bool:

@@ -14,6 +14,7 @@ from outrider.engines.facts import Loading
 from outrider.formats.llama_eagle3_layout import Shapes
 from outrider.preflight.captured import KEY, num_fc_states, valued
 from outrider.preflight.check import Subject, whole
+from outrider.preflight.plain_config import plain_config
 from outrider.preflight.reading import shown
 from outrider.preflight.versions import version_of
 
@@ -100,7 +101,7 @@ class _Sizes:
 
 def layout_of(subject: Subject) -> Layout | str:
     """The layout that the drafter's config states, or why it cannot be told."""
-    raw = dict(subject.drafter_config)
+    raw = dict(plain_config(subject))
     has_mla = deepseek.recognises(raw)
     if reason := _unknown(raw, has_mla):
         return reason
@@ -141,7 +142,7 @@ def loading_of(subject: Subject, *, has_mla: bool) -> Loading | None:
 def _unknown(raw: Mapping[str, Any], has_mla: bool) -> str:
     """Why a drafter's tensors are not known here; empty if they are."""
     if "speculators_model_type" in raw:
-        return "drafters in the layout of `speculators` are not read here"
+        return "drafters of this kind in the layout of `speculators` are not read here"
     if not has_mla and not llama.recognises(dict(raw)):
         known = ", ".join((*llama.ARCHITECTURES, *deepseek.ARCHITECTURES))
         return f"tensors of {shown(raw.get('architectures'))} are not known here, only those of {known}"
@@ -202,7 +203,7 @@ def _layers(subject: Subject, sizes: _Sizes, num_layers: int, has_mla: bool) -> 
 
 def _biases(subject: Subject, shapes: Shapes) -> Shapes:
     """Biases of a Llama layer, in the engines that build them: one a row of the weight."""
-    config, engine = subject.drafter_config, subject.facts.engine
+    config, engine = plain_config(subject), subject.facts.engine
     biased: list[str] = []
     if config.get("attention_bias") and engine == "vllm" and "attention_bias" in subject.facts.drafter_keys:
         biased += ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]
@@ -215,7 +216,7 @@ def _biases(subject: Subject, shapes: Shapes) -> Shapes:
 
 def _extras(subject: Subject, sizes: _Sizes, num_states: int, has_mla: bool) -> Shapes | str:
     """Norms and a bias around `fc` that the config asks for and this version builds; or why that cannot be told."""
-    config, facts = subject.drafter_config, subject.facts
+    config, facts = plain_config(subject), subject.facts
     asked = [key for key in (*_INPUT_NORM, *_STATE_NORMS, *_BIAS_KEYS) if valued(config, key)]
     if asked and not facts.drafter_keys:
         return f"whether {subject.engine} reads {', '.join(asked)} is not known"

@@ -8,6 +8,7 @@ from outrider.formats.deepseek_eagle3_layout import recognises as has_mla
 from outrider.formats.safetensors_file import TensorEntry, has_data, read_bytes, read_int64
 from outrider.preflight.check import Check, Subject, finding, whole
 from outrider.preflight.layout import loading_of
+from outrider.preflight.plain_config import plain_config
 from outrider.preflight.reading import shown
 
 _ID = "vocabulary_map"
@@ -16,7 +17,7 @@ _FIX = "d2t[i] must be the target's id of draft token i, less i; `outrider expor
 
 
 def _run(subject: Subject) -> Finding:
-    tensors, config = subject.drafter_tensors, subject.drafter_config
+    tensors, config = subject.drafter_tensors, plain_config(subject)
     if "draft_vocab_size" not in config and _needs_key(subject):
         return _bad(
             subject,
