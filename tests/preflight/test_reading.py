@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from outrider.core.errors import InputError
-from outrider.preflight.reading import read_headers, read_object, resolved_folder, tensor_names
-from preflight.folders import DRAFTER, TARGET, drafter_tensors, finding_of, write_drafter, write_target, write_tensors
+from outrider.preflight.reading import names_stamp, read_headers, read_object, resolved_folder, tensor_names
+from preflight.folders import DRAFTER, TARGET, drafter_tensors, finding_of, write_drafter, write_target, write_tensors, zeros
 
 INDEX = "model.safetensors.index.json"
 
@@ -130,6 +130,13 @@ def test_target_tensors(tmp_path: Path, config: dict[str, Any], names: tuple[str
 
 
 def test_target_tensors_of_a_config_alone(target: Path) -> None:
-    assert tensor_names(target) is not None
+    assert set(tensor_names(target)) == {"model.embed_tokens.weight", "lm_head.weight"}
     (target / "model.safetensors").unlink()
+    assert names_stamp(target) is None
     assert finding_of("target_tensors", target, DRAFTER).verdict == "unknown"
+
+
+def test_a_target_that_changed_is_looked_at_again(target: Path) -> None:
+    assert finding_of("target_tensors", target, DRAFTER).verdict == "pass"
+    write_tensors(target / "model.safetensors", {"lm_head.weight": zeros("F32", 1)})
+    assert finding_of("target_tensors", target, DRAFTER).verdict == "warn"

@@ -112,15 +112,22 @@ def read_index(folder: Path) -> Mapping[str, Any]:
     return weight_map
 
 
-def tensor_names(folder: Path) -> Collection[str] | None:
-    """The names of a folder's tensors, by its index or its only file; None where it has neither.
+def names_stamp(folder: Path) -> tuple[int, int] | None:
+    """Time and size of the file that holds the names of a folder's tensors; None where there is none."""
+    for name in (INDEX_FILE, SINGLE_FILE):
+        if (folder / name).exists():
+            found = (folder / name).stat()
+            return found.st_mtime_ns, found.st_size
+    return None
+
+
+def tensor_names(folder: Path) -> Collection[str]:
+    """The names of a folder's tensors, by its index or its only file.
 
     Raises:
-        InputError: an index or a file that is damaged.
+        InputError: an index or a file that is missing or damaged.
     """
-    if (folder / INDEX_FILE).exists():
-        return read_index(folder).keys()
-    return read_cut_header(folder / SINGLE_FILE).keys() if (folder / SINGLE_FILE).exists() else None
+    return read_index(folder).keys() if (folder / INDEX_FILE).exists() else read_cut_header(folder / SINGLE_FILE).keys()
 
 
 def eos_token_ids(folder: Path, text_config: Mapping[str, Any]) -> tuple[int, ...]:
