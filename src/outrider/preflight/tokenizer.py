@@ -103,4 +103,4 @@ def _sound(subject: Subject, v: int | None) -> Finding:
     return finding(_ID, "pass", f"tokenizer and chat template are there, and both speak of {v} tokens", place)
 
 
-CHECK = Check(id=_ID, order=80, run=_run, of_version=False)
+CHECK = Check(id=_ID, order=150, run=_run, of_version=False)
