@@ -15,7 +15,7 @@ from outrider.preflight.reading import read_object, shown
 _ID = "aux_layers"
 _ALGORITHMS: Final = ("eagle3", "peagle", None)
 _DIES: Final = "the start ends, or the engine dies at the first request"
-_REJECTED: Final = "states that the drafter was not made for: nearly every draft is rejected"
+_REJECTED: Final = "states that the drafter was not made for: fewer drafts are accepted, or nearly none"
 
 
 @dataclass(frozen=True)
