@@ -86,11 +86,12 @@ def test_real_vllm_judges_pairs_in_one_process(vllm: Environment, target: Path, 
         "interface": Pair(other, DRAFTER, "eagle3", 3),
         "argument": Pair(target, drafter, "eagle3", 3, ("--no-such-argument", "1")),
         "key": Pair(target, drafter, None, None, in_arguments),
+        "guess": Pair(target, drafter, None, 3),
     }
     verdicts = dict(zip(pairs, ask_verdicts(vllm, list(pairs.values())), strict=True))
-    sound = EngineVerdict("accepted", "", "", "LlamaForCausalLM", "V1", True, vllm.version)
+    sound = EngineVerdict("accepted", "", "", "LlamaForCausalLM", "eagle3", "V1", True, vllm.version)
     assert verdicts["sound"] == verdicts["planned"] == sound
-    stages = {name: (verdict.verdict, verdict.stage) for name, verdict in verdicts.items() if verdict != sound}
+    stages = {name: (verdict.verdict, verdict.stage) for name, verdict in verdicts.items() if verdict.error}
     assert stages == {
         "method": ("refused", "speculation"),
         "architecture": ("refused", "speculation"),
@@ -103,8 +104,10 @@ def test_real_vllm_judges_pairs_in_one_process(vllm: Environment, target: Path, 
     assert verdicts["interface"].supports_eagle3 is False and verdicts["interface"].architecture == "GPT2LMHeadModel"
     assert "unrecognized arguments: --no-such-argument" in verdicts["argument"].error
     assert "no_such_key" in verdicts["key"].error
+    guessed = finding_of(verdicts.pop("guess"), vllm, "eagle3")
+    assert guessed.verdict == "warn" and "by the method draft_model" in guessed.title
     for name, verdict in verdicts.items():
-        found = finding_of(verdict, vllm)
+        found = finding_of(verdict, vllm, "eagle3")
         assert found.verdict == ("pass" if name in ("sound", "planned") else "fail")
         assert found.evidence and (found.verdict == "pass" or (found.found and found.effect and found.fix))
         assert "errors.pydantic.dev" not in found.found
@@ -154,7 +157,7 @@ def test_an_engine_that_is_not_there_tells_nothing(target: Path, drafter: Path, 
     verdict = ask_verdict(HERE, target, drafter, "eagle3", 3, ())
     assert (verdict.verdict, verdict.stage) == ("could_not_tell", "import")
     assert "No module named 'vllm'" in verdict.error
-    found = finding_of(verdict, HERE)
+    found = finding_of(verdict, HERE, None)
     assert found.verdict == "unknown" and "No module named 'vllm'" in found.found
     with pytest.raises(InputError, match="cannot be run"):
         ask_verdict(replace(HERE, python=Path("/no/such/python")), target, drafter, "eagle3", 3, ())

@@ -67,6 +67,7 @@ class EngineVerdict:
             it takes the pair.
         error: in the engine's own words.
         architecture: of the target, as the engine resolves it; empty if it did not come so far.
+        method: of speculation, as the engine takes it, likewise: it guesses where none is named.
         runner: the model runner that the launch would take, likewise.
         supports_eagle3: whether the target's class hands out aux states; None if the engine did not come so far.
     """
@@ -75,6 +76,7 @@ class EngineVerdict:
     stage: str
     error: str
     architecture: str = ""
+    method: str = ""
     runner: str = ""
     supports_eagle3: bool | None = None
     version: str = ""
@@ -195,10 +197,10 @@ def _copy_source(container: str, engine: Engine, image: str, folder: Path) -> No
 
 def _staged(pair: Pair, place: Path) -> dict[str, Any]:
     """A copy of what an engine reads before it loads: small, without links, where it may lie beside no weights."""
-    target, drafter = place / "target" / pair.target.name, place / "drafter" / "drafter"
+    target, drafter = place / "target" / pair.target.name, place / "drafter"
     _copy_configs(pair.target, target)
     if isinstance(pair.drafter, Path):
-        drafter = drafter.with_name(pair.drafter.name)  # an engine may guess the method by it
+        drafter = drafter / pair.drafter.absolute().relative_to("/")  # an engine may guess the method by the path
         _copy_configs(pair.drafter, drafter)
     else:
         drafter.mkdir(parents=True)

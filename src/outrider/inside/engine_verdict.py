@@ -8,6 +8,7 @@ where method and k are null if the arguments name them. For each pair one JSON o
     stage            where it ended: import, arguments, target, speculation, configuration, device, interface; empty if accepted
     error            what the engine said, as it said it
     architecture     of the target, as the engine resolves it
+    method           of speculation, as the engine takes it
     runner           V1 or V2 of vLLM
     supports_eagle3  whether the target's class hands out aux states
     version          of the engine
@@ -22,6 +23,7 @@ import contextlib
 import importlib
 import io
 import json
+import logging
 import os
 import re
 import sys
@@ -38,7 +40,22 @@ _VLLM_SHORT = {"model": "spec_model", "method": "spec_method", "num_speculative_
 _FED = ("eagle3", "dflash", "dspark", "extract_hidden_states")
 _STAGES = {"create_model_config": "target", "create_speculative_config": "speculation", "from_server_args": "target"}
 _ABOUT_DEVICES = re.compile(r"\b(devices?|cuda|hip|rocm|nvml|nvidia|gpus?|accelerators?|drivers?|platforms?|compute capability)\b", re.I)
+# vLLM imports a target's class in a process of its own; that fails where a package is missing that only this class needs
+_NOT_IMPORTED = "failed to be inspected"
 _LONGEST_ERROR = 6000
+
+
+class _LastError(logging.Handler):
+    """Keeps the last line of what an engine logs as an error: some of its exceptions only say that it is there."""
+
+    last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lines = (str(record.exc_info[1]) if record.exc_info else record.getMessage()).strip().splitlines()
+        self.last = lines[-1] if lines else ""
+
+
+_LOG = _LastError(logging.ERROR)
 
 
 class _Ended(Exception):
@@ -53,6 +70,8 @@ def _ended_by(error: BaseException, stage: str = "") -> _Ended:
     names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     stage = stage or next((_STAGES[name] for name in reversed(names) if name in _STAGES), "configuration")
     text = f"{type(error).__name__}: {error}"
+    if _NOT_IMPORTED in text:
+        return _Ended("could_not_tell", "import", f"{text}; the log: {_LOG.last}")
     if isinstance(error, (ImportError, OSError, MemoryError)):
         return _Ended("could_not_tell", stage, text)
     if _ABOUT_DEVICES.search(str(error)) and not _is_vllm_on_cpu():
@@ -164,7 +183,7 @@ def _vllm_interface(model: Any, speculation: Any, told: dict[str, Any]) -> None:
         target, told["architecture"] = ModelRegistry.resolve_model_cls(model.architectures, model)
     except Exception as error:
         raise _Ended("could_not_tell", "interface", f"{type(error).__name__}: {error}") from error
-    told["supports_eagle3"] = supports_eagle3(target)
+    told["supports_eagle3"], told["method"] = supports_eagle3(target), speculation.method
     if speculation.method in _FED and not told["supports_eagle3"] and _is_fed(speculation):
         raise _Ended("refused", "interface", f"supports_eagle3({target.__name__}) is False, and method {speculation.method} asks for it")
 
@@ -202,6 +221,7 @@ def _sglang(pair: dict[str, Any], told: dict[str, Any]) -> None:
     with _at("target"):
         target, told["architecture"] = ModelRegistry.resolve_model_cls(model.hf_config.architectures)
     told["supports_eagle3"] = hasattr(target, "set_eagle3_layers_to_capture")
+    told["method"] = str(server.speculative_algorithm).lower()
     if server.speculative_algorithm == "EAGLE3" and not told["supports_eagle3"]:
         raise _Ended("refused", "interface", f"{target.__name__} has no set_eagle3_layers_to_capture")
 
@@ -210,7 +230,7 @@ _ENGINES: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {"vllm":
 
 
 def _verdict(engine: str, pair: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {"verdict": "accepted", "stage": "", "error": "", "architecture": "", "runner": "", "version": ""}
+    told: dict[str, Any] = {"verdict": "accepted", "stage": "", "error": "", "architecture": "", "method": "", "runner": "", "version": ""}
     told["supports_eagle3"] = None
     try:
         _ENGINES[engine](pair, told)
@@ -223,6 +243,7 @@ def main() -> None:
     """Answer the request; the engine's own prints go to standard error."""
     request = json.loads(sys.argv[1])
     sys.argv = [request["engine"]]
+    logging.getLogger(request["engine"]).addHandler(_LOG)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for pair in request["pairs"]:

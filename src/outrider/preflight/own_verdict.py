@@ -32,26 +32,36 @@ def own_verdict(subject: Subject, environment: Environment, arguments: Sequence[
     Raises:
         InputError: the engine cannot be run, or a config cannot be read.
     """
-    said_by_arguments = subject.method_source == "the serve arguments"
+    given = subject.arguments.speculative
+    # where the arguments speak of speculation they are all that the launch has: vLLM guesses a method that they do not name
+    left_to_arguments = subject.method_source == "the serve arguments" or (given and environment.engine == "vllm")
     verdict = ask_verdict(
         environment,
         subject.target_path,
         subject.drafter_path or subject.drafter_config,
-        None if said_by_arguments else subject.method,
-        None if _K.intersection(subject.arguments.speculative) else _DEFAULT_K,
+        None if left_to_arguments and subject.method_source != "--method" else subject.method,
+        None if _K.intersection(given) else _DEFAULT_K,
         arguments,
     )
-    return finding_of(verdict, environment)
+    return finding_of(verdict, environment, subject.method)
 
 
-def finding_of(verdict: EngineVerdict, environment: Environment) -> Finding:
-    """An engine's verdict, as a finding that quotes it."""
+def finding_of(verdict: EngineVerdict, environment: Environment, method: str | None) -> Finding:
+    """An engine's verdict, as a finding that quotes it.
+
+    Args:
+        method: that was meant, None if that could not be told.
+    """
     name = f"{environment.engine} {verdict.version or environment.version}"
     place = f"the image {environment.image}" if environment.image else str(environment.python)
     runner = f", runner {verdict.runner}" if verdict.runner else ""
     if verdict.verdict == "accepted":
-        title = f"{name} itself builds its configuration of target and drafter"
-        return finding(_ID, "pass", title, f"asked through {place}", found=f"target class {verdict.architecture}{runner}")
+        found = f"target class {verdict.architecture}, method {verdict.method}{runner}"
+        if method and not _is_same_method(method, verdict.method):
+            title = f"{name} itself takes the drafter, but by the method {verdict.method}"
+            effect = "the drafter is run by another algorithm than its own"
+            return finding(_ID, "warn", title, f"asked through {place}", found=found, expected=method, effect=effect, fix="name the method")
+        return finding(_ID, "pass", f"{name} itself takes target and drafter", f"asked through {place}", found=found)
     if verdict.verdict == "could_not_tell":
         title = f"{name} could not be asked itself" + (", for want of a device" if verdict.stage == "device" else "")
         return finding(_ID, "unknown", title, f"asked through {place}", found=_quoted(verdict.error))
@@ -65,6 +75,11 @@ def finding_of(verdict: EngineVerdict, environment: Environment) -> Finding:
         effect=f"the start ends with this error {moment}",
         fix="what the error asks for; where another finding names the same obstacle, it names the versions without it",
     )
+
+
+def _is_same_method(meant: str, taken: str) -> bool:
+    """vLLM makes `mtp` of its older words, deepseek_mtp and the like; SGLang `eagle` of nextn."""
+    return meant == taken or meant.endswith("mtp") or meant == "nextn"
 
 
 def _quoted(error: str) -> str:
