@@ -25,8 +25,10 @@ def preflight(
 
     import outrider.engines as engines
     from outrider.cli.choices import extra_arguments
+    from outrider.core.errors import InputError
     from outrider.core.plugins import plugin_ids
     from outrider.engines.asked import asked
+    from outrider.engines.serving import engine_named
     from outrider.preflight.matrix import matrix
     from outrider.preflight.own_verdict import own_verdict
     from outrider.preflight.planned import PLANS
@@ -37,7 +39,9 @@ def preflight(
     meant_drafter = plan(target) if plan else Path(drafter)
     arguments = extra_arguments(serve_args)
     if all_versions:
-        rows = matrix(target, meant_drafter, [engine] if engine else plugin_ids(engines), arguments, method)
+        if arguments and not engine:
+            raise InputError("serve arguments are those of one engine", fix="name it: --engine vllm --matrix")
+        rows = matrix(target, meant_drafter, [engine_named(engine).id] if engine else plugin_ids(engines), arguments, method)
         if as_json:
             typer.echo(json.dumps([row.model_dump() for row in rows], indent=2))
         else:
