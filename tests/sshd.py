@@ -80,16 +80,16 @@ class Sshd:
     def stop(self) -> None:
         """Take no more connections, and cut those there are."""
         assert self._process is not None
-        cut = self._connections()
+        cut = self.connections()
         self._process.kill()
         self._process.wait()
         _kill(cut)
 
     def cut(self) -> int:
         """Cut the connections there are, as a network or a reboot does; returns how many. New ones are taken."""
-        return _kill(self._connections())
+        return _kill(self.connections())
 
-    def _connections(self) -> list[psutil.Process]:
+    def connections(self) -> list[psutil.Process]:
         """The processes of sshd that serve a connection: not what they run, which must find out by itself."""
         assert self._process is not None
         return [p for p in psutil.Process(self._process.pid).children(recursive=True) if _name_of(p).startswith("sshd")]
