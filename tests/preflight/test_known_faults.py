@@ -147,9 +147,11 @@ def finding(tmp_path: Path, engine: str, version: str, drafter: Mapping[str, Any
 
 
 def test_all_that_apply_are_told_and_the_worst_counts(tmp_path: Path) -> None:
-    found = finding(tmp_path, "sglang", "0.5.9", layers(3, 6, 10), ["--speculative-algorithm", "EAGLE3"])
+    drafter = layers(3, 6, 10) | {"norm_before_residual": True}
+    found = finding(tmp_path, "sglang", "0.5.9", drafter, ["--speculative-algorithm", "EAGLE3"])
     assert found.verdict == "fail"
-    assert found.found == "sglang-custom-layers-lost (sglang <0.5.11), sglang-48-requests (sglang all)"
+    worst_first = "sglang-unread-keys (sglang all), sglang-custom-layers-lost (sglang <0.5.11), sglang-48-requests (sglang all)"
+    assert found.found == worst_first
     assert "pull/22836" in found.evidence and "--max-running-requests" in found.fix
     assert "custom aux layers" in found.title and "48 requests" in found.title
 

@@ -99,13 +99,18 @@ def config_from(raw: Any, source: Path) -> DrafterConfig:
             rope_scaling=scaling,
             max_position_embeddings=raw["max_position_embeddings"],
             aux_layers=tuple(_aux_layers(raw, source)),
-            bos_token_id=raw.get("bos_token_id"),
-            eos_token_id=raw.get("eos_token_id"),
+            bos_token_id=_first_id(raw.get("bos_token_id")),
+            eos_token_id=_first_id(raw.get("eos_token_id")),
         )
     except KeyError as error:
         raise InputError(f"the drafter's config lacks {error.args[0]}", evidence=str(source)) from None
     except (ValidationError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise InputError("the drafter's config has a wrong value", evidence=f"{source}: {error}") from None
+
+
+def _first_id(value: Any) -> Any:
+    """A config may list several ids that end an answer."""
+    return next(iter(value), None) if isinstance(value, list) else value
 
 
 def _aux_layers(raw: dict[str, Any], source: Path) -> list[int]:
