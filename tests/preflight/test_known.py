@@ -9,7 +9,7 @@ from packaging.version import Version
 from outrider.core.errors import InputError
 from outrider.engines.asked import asked
 from outrider.engines.facts import ImageToken, LayerKey, Rewrite, RunnerChoice, RunnerFacts
-from outrider.engines.known import facts_from_json, facts_of_version, facts_to_json, known_facts, known_versions
+from outrider.engines.known import Standing, facts_from_json, facts_of_version, facts_to_json, known_facts, known_versions
 from outrider.preflight.matrix import first_without_failure, matrix
 from outrider.preflight.stage import preflight
 from preflight.folders import LISTED, TARGET, VLLM, write_drafter, write_target
@@ -77,8 +77,9 @@ def test_of_a_version_beyond_the_known_ones_nothing_is_guessed(tmp_path: Path) -
     target = write_target(tmp_path / "target", TARGET | {"model_type": "kimi_k2", "architectures": ["OlderForCausalLM"]})
     drafter = write_drafter(tmp_path / "drafter")
     assert preflight(target, drafter, LISTED).verdict == "fail"
-    for standing in ("newer", "older"):
-        result = preflight(target, drafter, LISTED, standing=standing)  # type: ignore[arg-type]
+    standings: tuple[Standing, ...] = ("newer", "older")
+    for standing in standings:
+        result = preflight(target, drafter, LISTED, standing=standing)
         told = {finding.id: finding for finding in result.findings}
         assert result.verdict == told["engine_facts"].verdict == told["target_types"].verdict == "unknown"
         assert told["target_types"].title.startswith("the nearest known version would fail")

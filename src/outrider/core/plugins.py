@@ -1,4 +1,4 @@
-"""Plug-ins: one file each; its name is its id; it defines one constant."""
+"""Plug-ins: one file or folder each; its name is its id; it defines one constant."""
 
 import difflib
 import importlib
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 def plugin_ids(package: ModuleType) -> list[str]:
     """The ids in a plug-in package: its public modules, and entry points of the group named like the package."""
-    own = [m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_") and m.name not in _seams(package)]
+    own = [m.name for m in pkgutil.iter_modules(package.__path__) if _is_plugin(package, m)]
     outside = [entry.name for entry in entry_points(group=package.__name__)]
     return sorted({*own, *outside})
 
@@ -43,6 +43,8 @@ def load_plugin(package: ModuleType, plugin_id: str, constant: str, kind: type[T
     return value
 
 
-def _seams(package: ModuleType) -> frozenset[str]:
-    """Modules of the package that are its interface or its machinery, not plug-ins."""
-    return frozenset(getattr(package, "SEAMS", ()))
+def _is_plugin(package: ModuleType, module: pkgutil.ModuleInfo) -> bool:
+    """A package says which of its modules are its interface or its machinery (SEAMS), or that its plug-ins are folders."""
+    if getattr(package, "PLUGINS_ARE_FOLDERS", False):
+        return module.ispkg
+    return not module.name.startswith("_") and module.name not in getattr(package, "SEAMS", ())

@@ -1,19 +1,3 @@
-"""Engines that serve a target with a drafter beside it: one plug-in each; none is imported, all are started."""
+"""Engines that serve a target with a drafter beside it: one folder each; none is imported, all are started."""
 
-SEAMS = (
-    "asked",
-    "asking",
-    "counters",
-    "engine",
-    "environment",
-    "environments",
-    "facts",
-    "gates",
-    "known",
-    "log_reader",
-    "log_rules",
-    "log_source",
-    "root_cause",
-    "serving",
-    "watching",
-)
+PLUGINS_ARE_FOLDERS = True
