@@ -96,18 +96,20 @@ def test_what_is_no_wheel(tmp_path: Path, tool: Tool, capsys: pytest.CaptureFixt
     assert said.count("cannot be unpacked") == 2 and "names no version" in said
 
 
-@pytest.mark.parametrize("version", ["0.9.2", "0.32.0"])
-def test_the_facts_that_are_kept_are_those_of_the_wheels(tool: Tool, capsys: pytest.CaptureFixture[str], version: str) -> None:
-    code = tool("--check", f"vllm==={version}")
+@pytest.mark.parametrize(("engine", "version"), [("vllm", "0.9.2"), ("vllm", "0.32.0"), ("sglang", "0.5.10")])
+def test_the_facts_that_are_kept_are_those_of_the_wheels(
+    tool: Tool, capsys: pytest.CaptureFixture[str], engine: str, version: str
+) -> None:
+    code = tool("--check", f"{engine}==={version}")
     said = capsys.readouterr()
     if "cannot be fetched" in said.err:
         pytest.skip(said.err.splitlines()[0])
-    assert (code, said.out) == (0, f"vllm/versions/{version}.json: as kept\n")
+    assert (code, said.out) == (0, f"{engine}/versions/{version}.json: as kept\n")
 
 
 def test_every_kept_file_is_small_and_names_no_folder() -> None:
     versions = known_versions("vllm")
-    assert len(versions) >= 39 and (versions[0], versions[-1]) == ("0.9.2", "0.33.0")
+    assert len(versions) == 40 and (versions[0], versions[-1]) == ("0.9.2", "0.33.0")
     for version in versions:
         data = (_KEPT / "vllm" / "versions" / f"{version}.json").read_bytes()
         facts = facts_from_json(data)
