@@ -23,11 +23,12 @@ from outrider.core.results import Acceptance, MeasureResult
 from outrider.core.shell import GuardedProcess
 from outrider.engines.engine import Answer, Engine, Launch, ServeSpec
 from outrider.engines.environment import Environment, own_environment
+from outrider.engines.log_rules import LineRule, LogRules
 from outrider.engines.reference import ENGINE as REFERENCE
 from outrider.engines.root_cause import root_cause
 from outrider.engines.serving import engine_named, serving
 from outrider.engines.vllm import ENGINE as VLLM
-from outrider.engines.vllm.failures import FAILURES
+from outrider.engines.vllm.log_rules import LOG
 from outrider.engines.watching import Watch
 from outrider.measure.arms import at_urls
 from outrider.measure.stage import Terms, measure
@@ -67,7 +68,7 @@ def _engine(script: str, timeout_s: float = 30.0) -> Engine:
         REFERENCE,
         id="script",
         launch=lambda _, spec: Launch([sys.executable, "-u", "-c", code, str(spec.port)], {}),
-        fatal=("^the core is lost",),
+        log=LogRules(fatal=(LineRule("the core is lost", "^the core is lost"),)),
         ready_timeout_s=timeout_s,
     )
 
@@ -148,13 +149,13 @@ def test_what_was_survived_before_it_was_ready_is_not_the_cause(tmp_path: Path) 
     ],
 )
 def test_the_cause_is_the_one_that_is_meant(log: str, cause: str) -> None:
-    found = root_cause(log, FAILURES)
+    found = root_cause(log, LOG.failures)
     assert found is not None
     assert found.title == cause
 
 
 def test_a_title_is_not_filled_with_none() -> None:
-    found = root_cause("Failed to load model - not enough GPU memory. Try less\n", FAILURES)
+    found = root_cause("Failed to load model - not enough GPU memory. Try less\n", LOG.failures)
     assert found is not None
     assert found.title.startswith("out of memory") and "None" not in found.title
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.engines.root_cause import root_cause, without_prefix
-from outrider.engines.vllm.failures import FAILURES, FATAL
+from outrider.engines.vllm.log_rules import LOG
 
 _LOGS = Path(__file__).parent / "logs"
 _CAUSES = {
@@ -29,9 +29,14 @@ def _log(name: str) -> str:
     return (_LOGS / f"{name}.log").read_text()
 
 
+def _fatal(log: str) -> list[str]:
+    lines = map(without_prefix, log.splitlines())
+    return [line for line in lines for rule in LOG.fatal if rule.literal in line and re.search(rule.pattern, line)]
+
+
 @pytest.mark.parametrize("name", _CAUSES)
 def test_a_real_log_gives_its_cause(name: str) -> None:
-    found = root_cause(_log(name), FAILURES)
+    found = root_cause(_log(name), LOG.failures)
     assert found is not None
     assert found.title.startswith(_CAUSES[name])
     assert found.fix
@@ -40,8 +45,7 @@ def test_a_real_log_gives_its_cause(name: str) -> None:
 
 @pytest.mark.parametrize("name", _CAUSES)
 def test_a_log_of_a_lost_engine_has_a_fatal_line(name: str) -> None:
-    is_fatal = any(re.search(pattern, without_prefix(line)) for line in _log(name).splitlines() for pattern in FATAL)
-    assert is_fatal == (name not in _END_BY_THEMSELVES)
+    assert bool(_fatal(_log(name))) == (name not in _END_BY_THEMSELVES)
 
 
 def test_every_log_has_its_cause_here() -> None:
@@ -52,36 +56,36 @@ def test_a_log_of_a_server_that_was_well_and_was_stopped_has_no_cause(shared: Pa
     names = ("vllm-0.32.0-cpu-eagle3-ready.log", "vllm-0.32.0-cpu-plain-ready.log", "vllm-0.25.0-h200-eagle3-ready.log")
     for name in names:
         log = (shared / "logs" / name).read_text(errors="replace")
-        assert root_cause(log, FAILURES) is None, name
-        assert not [line for line in log.splitlines() for pattern in FATAL if re.search(pattern, without_prefix(line))], name
+        assert root_cause(log, LOG.failures) is None, name
+        assert not _fatal(log), name
 
 
 def test_an_unknown_exception_is_the_cause_itself() -> None:
     log = (
         "(Worker pid=7) ERROR 12-01 01:56:11 [worker.py:3] Traceback (most recent call last):\n"
         '(Worker pid=7) ERROR 12-01 01:56:11 [worker.py:3]   File "x.py", line 1, in f\n'
-        "(Worker pid=7) ERROR 12-01 01:56:11 [worker.py:3] ValueError: No common block size for 16\n"
+        "(Worker pid=7) ERROR 12-01 01:56:11 [worker.py:3] ValueError: no way to go on with 16\n"
         "Traceback (most recent call last):\n"
         '  File "y.py", line 2, in g\n'
         "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
     )
-    found = root_cause(log, FAILURES)
+    found = root_cause(log, LOG.failures)
     assert found is not None
-    assert (found.title, found.fix) == ("ValueError: No common block size for 16", "")
+    assert (found.title, found.fix) == ("ValueError: no way to go on with 16", "")
 
 
 def test_a_log_without_an_exception_gives_no_cause() -> None:
-    assert root_cause("INFO: all is well\nValueError: not in a traceback\n", FAILURES) is None
+    assert root_cause("INFO: all is well\nValueError: not in a traceback\n", LOG.failures) is None
 
 
 @given(st.text())
 def test_any_text_ends_in_a_cause_or_none(text: str) -> None:
     for log in (text, f"Traceback (most recent call last):\n{text}"):
-        found = root_cause(log, FAILURES)
+        found = root_cause(log, LOG.failures)
         assert found is None or found.title
 
 
 @given(st.lists(st.sampled_from(_log("vllm-0.32.0-unknown-tensor").splitlines()), max_size=40))
 def test_a_log_torn_anywhere_ends_in_a_cause_or_none(lines: list[str]) -> None:
-    found = root_cause("\n".join(lines), FAILURES)
+    found = root_cause("\n".join(lines), LOG.failures)
     assert found is None or found.evidence

@@ -16,8 +16,9 @@ import psutil
 import pytest
 
 from outrider.core.errors import EngineFailed
-from outrider.engines.engine import Engine, Launch, LogFailure, ServeSpec
+from outrider.engines.engine import Engine, Launch, ServeSpec
 from outrider.engines.environment import Environment, own_environment
+from outrider.engines.log_rules import LineRule, LogFailure, LogRules
 from outrider.engines.reference import ENGINE
 from outrider.engines.serving import Served, serving
 
@@ -61,7 +62,8 @@ def _engine(script: str, timeout_s: float = 60.0) -> Engine:
         return Launch([sys.executable, "-u", "-c", code, str(spec.port)], {"OUTRIDER_TEST_OWN": "from the launch"})
 
     failures = (LogFailure(r"OutOfMemoryError: (.+)", "out of memory: {0}", "a smaller one"),)
-    return replace(ENGINE, id="script", launch=launch, fatal=("^the core is lost",), failures=failures, ready_timeout_s=timeout_s)
+    log = LogRules(fatal=(LineRule("the core is lost", "^the core is lost"),), failures=failures)
+    return replace(ENGINE, id="script", launch=launch, log=log, ready_timeout_s=timeout_s)
 
 
 def _command_of(served: Served) -> psutil.Process:

@@ -8,6 +8,7 @@ from typing import Any
 from outrider.core.results import Acceptance
 from outrider.engines.environment import Environment
 from outrider.engines.facts import EngineFacts
+from outrider.engines.log_rules import LogRules
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,6 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class LogFailure:
-    """A failure that a line of the log tells.
-
-    Attributes:
-        pattern: regular expression, searched in a line without its prefix.
-        title: what it means; `{0}` is the pattern's first group.
-        fix: what to do.
-    """
-
-    pattern: str
-    title: str
-    fix: str
-
-
-@dataclass(frozen=True)
 class Answer:
     """One answer of a server, as far as acceptance is counted from it.
 
@@ -108,8 +94,7 @@ class Engine:
         counters: text of /metrics → its raw counters, by its own names.
         acceptance: difference of raw counters → counts as the engine makes them; None if it has not speculated.
         answer_acceptance: one answer's counts, corrected so that drafts past the stop are not counted; None if unknown.
-        fatal: patterns of log lines after which it will not serve any more, whatever its process does.
-        failures: what its log says of the cause, the most telling first.
+        log: what is known of its log.
         side_by_side: whether two servers run beside each other without taking each other's memory or cores.
         ready_timeout_s: how long a start may take.
     """
@@ -122,7 +107,6 @@ class Engine:
     counters: Callable[[str], dict[str, float]]
     acceptance: Callable[[Mapping[str, float]], Acceptance | None]
     answer_acceptance: Callable[[Answer], Acceptance | None]
-    fatal: tuple[str, ...]
-    failures: tuple[LogFailure, ...]
+    log: LogRules
     side_by_side: bool
     ready_timeout_s: float

@@ -28,7 +28,7 @@ class Watch:
     def __init__(self, engine: Engine, process: GuardedProcess) -> None:
         self.name, self.log_path = process.name, process.log_path
         self._engine, self._process = engine, process
-        self._fatal = re.compile("|".join(engine.fatal)) if engine.fatal else None
+        self._fatal = [(rule.literal, re.compile(rule.pattern)) for rule in engine.log.fatal]
         self._failed, self._left, self._survived = threading.Event(), threading.Event(), threading.Event()
         self._failure: EngineFailed | None = None
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -86,7 +86,7 @@ class Watch:
         self._failed.set()
 
     def _is_fatal(self, line: str) -> bool:
-        return self._fatal is not None and self._fatal.search(without_prefix(line)) is not None
+        return any(literal in line and pattern.search(without_prefix(line)) for literal, pattern in self._fatal)
 
     def _let_it_finish(self, log: BinaryIO) -> None:
         deadline, since = time.monotonic() + _AT_MOST_S, time.monotonic()
@@ -98,7 +98,7 @@ class Watch:
             time.sleep(_POLL_S)
 
     def _explained(self, exit_code: int | None) -> EngineFailed:
-        cause = root_cause("\n".join(self._lines), self._engine.failures)
+        cause = root_cause("\n".join(self._lines), self._engine.log.failures)
         if cause is not None:
             return EngineFailed(
                 f"{self.name} failed: {cause.title}", evidence=cause.evidence, fix=f"{cause.fix}; see {self.log_path}".removeprefix("; ")

@@ -11,6 +11,7 @@ from outrider.engines.counters import counted, totals
 from outrider.engines.engine import Answer, Engine, Launch, ServeSpec
 from outrider.engines.environment import Environment, own_environment
 from outrider.engines.reference.facts import facts_of
+from outrider.engines.reference.log_rules import LOG
 
 _STEPS, _DRAFTED, _ACCEPTED = (f"reference_num_{what}_total" for what in ("verify_steps", "draft_tokens", "accepted_tokens"))
 _PER_POSITION = "reference_num_accepted_tokens_per_position_total"
@@ -63,8 +64,7 @@ ENGINE = Engine(
     counters=_counters,
     acceptance=_acceptance,
     answer_acceptance=_answer_acceptance,
-    fatal=(),
-    failures=(),
+    log=LOG,
     side_by_side=True,
     ready_timeout_s=180.0,
 )

@@ -2,8 +2,8 @@
 
 from outrider.engines.engine import Distribution, Engine
 from outrider.engines.sglang.counting import acceptance, answer_acceptance, counters
-from outrider.engines.sglang.failures import FAILURES, FATAL
 from outrider.engines.sglang.launch import launch
+from outrider.engines.sglang.log_rules import LOG
 from outrider.engines.sglang.source_facts import facts_of
 
 ENGINE = Engine(
@@ -15,8 +15,7 @@ ENGINE = Engine(
     counters=counters,
     acceptance=acceptance,
     answer_acceptance=answer_acceptance,
-    fatal=FATAL,
-    failures=FAILURES,
+    log=LOG,
     side_by_side=False,
     ready_timeout_s=3600.0,
 )

@@ -2,8 +2,8 @@
 
 from outrider.engines.engine import Distribution, Engine
 from outrider.engines.vllm.counting import acceptance, answer_acceptance, counters
-from outrider.engines.vllm.failures import FAILURES, FATAL
 from outrider.engines.vllm.launch import launch
+from outrider.engines.vllm.log_rules import LOG
 from outrider.engines.vllm.source_facts import facts_of
 
 ENGINE = Engine(
@@ -24,8 +24,7 @@ ENGINE = Engine(
     counters=counters,
     acceptance=acceptance,
     answer_acceptance=answer_acceptance,
-    fatal=FATAL,
-    failures=FAILURES,
+    log=LOG,
     side_by_side=False,
     ready_timeout_s=3600.0,
 )
