@@ -108,9 +108,15 @@ class LogReader:
         return here + sum(s for phase, s in self._usual_s.items() if phase not in self._seen and phase != "token")
 
     def cause(self) -> LogCause | None:
-        """Why it has failed if it has: also where only its end shows that what it raised last was not survived."""
+        """Why it has failed if it has: also where only its end shows that what it raised last was not survived.
+
+        An exception that was read after the failure was told takes the place of one of which only a line is known.
+        """
+        if self.failure and (self.failure.id or self.failure.frame):
+            return self.failure
         raised = self._exceptions.root()
-        return self.failure or (cause_of_raised(raised, self._rules.failures, self.phase) if raised else None)
+        is_fresh = raised in self._exceptions.fresh or not self.is_ready
+        return cause_of_raised(raised, self._rules.failures, self.phase) if raised and is_fresh else self.failure
 
     def verdict(self) -> EndEvent:
         """How it is, as far as the log tells: the last event."""
@@ -145,6 +151,14 @@ class LogReader:
         raised = self._exceptions.root()
         if raised and not (self.failure or self.stopped or self.is_ready):
             self._tell_failure(cause_of_raised(raised, self._rules.failures, self.phase))
+        return self._taken()
+
+    def answered(self, at_s: float) -> list[Event]:
+        """What follows from tokens that came at `at_s`, as was seen beyond the log: it is ready, and what it raised was survived."""
+        self._exceptions.survived_all()
+        for phase in _BEGINS:
+            if phase not in self._seen:
+                self._begin(phase, LogLine("", "", ""), at_s)
         return self._taken()
 
     def _taken(self) -> list[Event]:
