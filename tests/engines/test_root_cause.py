@@ -48,10 +48,6 @@ def test_a_log_of_a_lost_engine_has_a_fatal_line(name: str) -> None:
     assert bool(_fatal(_log(name))) == (name not in _END_BY_THEMSELVES)
 
 
-def test_every_log_has_its_cause_here() -> None:
-    assert {path.stem for path in _LOGS.glob("vllm-*.log")} == set(_CAUSES)
-
-
 def test_a_log_of_a_server_that_was_well_and_was_stopped_has_no_cause(shared: Path) -> None:
     names = ("vllm-0.32.0-cpu-eagle3-ready.log", "vllm-0.32.0-cpu-plain-ready.log", "vllm-0.25.0-h200-eagle3-ready.log")
     for name in names:

@@ -21,9 +21,9 @@ _PATIENCE_S = 0.4
 _NOTES_OF_ONE_KIND = 3
 # processes and ranks whose lines are counted
 _SPEAKERS = 10_000
-_WEIGHTS: Final = "drafter_weights"
 # an engine that loads its drafter after it has made its target ready goes through these again
 _AGAIN: Final[tuple[Phase, ...]] = ("kv_cache", "compile", "graphs")
+# what a token shows, wherever it was seen
 _BEGINS: Final[tuple[Phase, ...]] = ("ready", "token")
 
 
@@ -276,16 +276,19 @@ class LogReader:
     def _may_begin(self, rule: PhaseRule) -> bool:
         if rule.after and rule.after not in self._seen:
             return False
-        if (self.failure or self.stopped) and rule.phase not in _BEGINS and rule.phase != "config":
-            return False  # other processes of a lost engine go on for a while
-        if rule.phase in self._seen:
-            return rule.phase == "config" and (self.is_ready or self.failure is not None)  # it starts once more
-        return rule.phase in _BEGINS or not self.is_ready
+        is_lost = self._fatal is not None or self.failure is not None or self.stopped
+        if rule.phase == "config" and (is_lost or self.is_ready):
+            return True  # it starts once more
+        if is_lost:  # other processes go on for a while
+            return rule.phase == "ready" and not (self.stopped or self.is_ready)
+        return rule.phase not in self._seen and (rule.phase == "token" or not self.is_ready)
 
     def _begin(self, phase: Phase, line: LogLine, at_s: float) -> None:
-        if self.failure or (self.is_ready and phase == "config"):
+        if self._fatal:
+            self._fail(self._fatal)
+        if phase in ("config", "ready"):
             self._begin_anew(phase)
-        if phase == _WEIGHTS:
+        if phase == "drafter_weights":
             self._seen -= set(_AGAIN)
         self._seen.add(phase)
         self.phase, self.phase_began_s, self._bar = phase, at_s, None
@@ -297,7 +300,7 @@ class LogReader:
         self._events.append(PhaseEvent(phase=phase, at_s=at_s))
 
     def _begin_anew(self, phase: Phase) -> None:
-        """It starts once more in the same log, or goes on although it seemed to be lost."""
+        """It may start once more in the same log, or go on although it seemed to be lost."""
         self.failure, self.stopped = None, False
         self._exceptions.forget()
         if phase == "config":

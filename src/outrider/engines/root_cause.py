@@ -13,7 +13,7 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX: Final = re.compile(
     r"(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) )?"
     r"(?:(?P<process>\([\w.-]+ (?:rank=\d+ )?pid=\d+(?:, ip=[\w.:]+)?\))\s?)?"
-    r"(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:\S+ )?\[[^\]]*\] ?)?"
+    r"(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:[^\s\[]\S* )?\[[^\]]*\] ?)?"
     r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)? ?(?P<rank>[^\]]*)\] ?)?"
 )
 _EXCEPTION: Final = re.compile(

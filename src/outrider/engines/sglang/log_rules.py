@@ -12,7 +12,7 @@ _PHASES: Final = (
     PhaseRule("config", "server_args=ServerArgs(", r"^server_args=ServerArgs\("),
     # its arguments were accepted
     PhaseRule("workers", "Init torch distributed begin", r"^Init torch distributed begin"),  # until 0.5.20
-    PhaseRule("workers", " distributed_init_method=", r"^world_size=\d+ rank=\d+ "),
+    PhaseRule("workers", "Init parallel begin", r"^Init parallel begin"),  # 0.5.21 and later
     PhaseRule("target_weights", "Load weight begin. ", r"^Load weight begin\. ", after="config"),
     PhaseRule("drafter_weights", "Load weight begin. ", r"^Load weight begin\. ", after="target_weights", nth=2),
     PhaseRule("kv_cache", "KV Cache is allocated. ", r"^KV Cache is allocated\. ", after="target_weights"),
@@ -77,15 +77,22 @@ _NOTES: Final = (
     ),
     NoteRule(
         "graphs-fallback",
-        "CUDA graph",
-        r"^(?:.*; )?(?:Disable piecewise CUDA graph because (.+)|(.+); disabling prefill CUDA graph)",
+        "Disable piecewise CUDA graph because ",  # until 0.5.13
+        r"^Disable piecewise CUDA graph because (.+)",
+        "prefill is not captured in CUDA graphs: {0}",
+        "slower first tokens",
+    ),
+    NoteRule(
+        "graphs-fallback",
+        "disabling prefill CUDA graph",  # 0.5.14 and later
+        r"^(.+); disabling prefill CUDA graph",
         "prefill is not captured in CUDA graphs: {0}",
         "slower first tokens",
     ),
     NoteRule(
         "no-graphs",
-        "uda graph",
-        r"^Cuda graph (?:and server warmup )?(?:is|are) disabled because (?:of )?(.+)",
+        "disabled because",
+        r"^(?:Cuda|CUDA) graph (?:and server warmup )?(?:is|are) disabled because (?:of )?(.+)",
         "no CUDA graphs are captured: {0}",
         "each step is launched kernel by kernel: drafting may cost more than it saves",
         "another --attention-backend",

@@ -104,6 +104,12 @@ NOTES: Final = (
         "attention by {0}",
     ),
     NoteRule(
+        "attention-backend",
+        " backend.",  # 0.11.1 and later, of one that was asked for
+        r"^Using (?:AttentionBackendEnum\.|_?Backend\.)?([A-Z][A-Z0-9_]+) backend\.",
+        "attention by {0}",
+    ),
+    NoteRule(
         "scheduled-tokens",
         "max_num_scheduled_tokens is set to ",  # 0.20 and later
         r"^max_num_scheduled_tokens is set to (\d+) based on the speculative decoding settings",

@@ -110,9 +110,9 @@ _FAILURES: Final = (
         "architecture-not-importable",
     ),
     LogFailure(
-        r"[Ee]agle3 is only supported for (.+?) models\. Got (.+)",
-        "it does not accept EAGLE-3 for this target: {1}",
-        "vLLM 0.22.0 or later has no such list",
+        r"(\w+) is only supported for .+? models\. Got (?:[\w.]+=)?'?([\w-]+)",
+        "it does not accept {0} for targets of type {1}",
+        "vLLM 0.22.0 or later has no such list; `outrider engine gate` lifts it in older ones",
         "target-type",
     ),
     LogFailure(
