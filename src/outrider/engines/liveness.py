@@ -18,8 +18,9 @@ _BYTES_PER_S = 100_000.0
 _GPU_BYTES = 1 << 20
 _EVERY_S = 1.0
 _WORKERS_EVERY_S = 0.4
-# on a machine with many processes a look takes long, and is taken less often: at most this share of a core
-_COST_SHARE = 0.004
+# on a machine with many processes a look takes long, and is taken less often: at most this share of a core, within reason
+_COST_SHARE = 0.003
+_AT_LEAST_EVERY_S = 5.0
 # engines title their workers so, e.g. VLLM::EngineCore, sglang::scheduler_TP0; Ray's own processes come and go
 _WORKER: Final = re.compile(r"(?!ray::)\w+::\w")
 
@@ -129,14 +130,14 @@ class Life:
             self._feel(self.pid, now_s)
 
     def _feel(self, pid: int, now_s: float) -> None:
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         pulse, before = self._taken(pid, now_s), self._pulse
         if before and pulse.moves_since(before):
             self._alive_s = self._moved_s = now_s
         elif before and pulse.computes_since(before):
             self._alive_s = now_s
         self._pulse = pulse
-        self._pulse_due_s = now_s + max(_EVERY_S, (time.perf_counter() - began_s) / _COST_SHARE)
+        self._pulse_due_s = now_s + min(_AT_LEAST_EVERY_S, max(_EVERY_S, (time.thread_time() - began_s) / _COST_SHARE))
 
     def _taken(self, pid: int, now_s: float) -> Pulse:
         cpu_s: dict[tuple[int, float], float] = {}

@@ -86,14 +86,16 @@ class Judge:
     def suspicion(self, now_s: float, phase: Phase, is_ready: bool, last_line: str) -> Verdict | None:
         """What is wrong by all signs at `now_s`; None if nothing is. The log may have another name for it."""
         if self.life.lost_worker:
-            says = f"lost its worker {self.life.lost_worker}, and lives on"
-            return Verdict("failed", says, f"the process is gone; last line of the log: {last_line}", "worker-died", fix=_WORKER_FIX)
+            evidence = f"that process is gone, the one above it lives on; last line of the log: {last_line}"
+            return Verdict("failed", f"lost its worker {self.life.lost_worker}", evidence, "worker-died", fix=_WORKER_FIX)
         seen = self.probe.seen if self.probe else None
         if seen and seen.stage == "refused":
             return Verdict("failed", "was up and failed on its first request", seen.said, "first-request")
         if seen and seen.stage == "asked":
             return self._unanswered(now_s, seen, last_line)
-        return None if is_ready else self._not_ready(now_s, phase, seen, last_line)
+        if not is_ready:
+            return self._not_ready(now_s, phase, seen, last_line)
+        return self._no_more(now_s, seen, last_line) if seen and seen.stage != "answered" else None
 
     def _unanswered(self, now_s: float, seen: Seen, last_line: str) -> Verdict | None:
         """Well, and yielding nothing."""
@@ -117,6 +119,15 @@ class Judge:
             return None
         evidence = f"{self._signs(silent_s)}{said}; last line of the log: {last_line}"
         return Verdict("hung", f"hung in phase {phase}: no progress for {spinning_s:.0f} s", evidence, "hung", fix=_HUNG_FIX)
+
+    def _no_more(self, now_s: float, seen: Seen, last_line: str) -> Verdict | None:
+        """It was ready once, and is not now."""
+        waited_s = now_s - seen.since_s
+        if waited_s <= self.patience["ready"].silence_s:
+            return None
+        evidence = f"{seen.said or 'its port is closed'}; last line of the log: {last_line}"
+        is_gone = seen.stage == "closed" and self.life.pid is None
+        return Verdict("failed" if is_gone else "hung", f"has not been well for {waited_s:.0f} s", evidence, "unwell", fix=_HUNG_FIX)
 
     @staticmethod
     def _is_over(patience: Patience, silent_s: float, spinning_s: float) -> bool:
