@@ -17,14 +17,14 @@ def numbered(first: int, number: int) -> bytes:
 
 def rotate(path: Path) -> None:
     """Rename the log to `path.1`, after those before it; nothing is at the path afterwards."""
-    _make_room(path)
-    path.rename(_rotated(path, 1))
+    make_room(path)
+    path.rename(rotated(path, 1))
 
 
 def copy_and_truncate(path: Path) -> None:
     """Copy the log to `path.1`, after those before it, and cut it to nothing."""
-    _make_room(path)
-    shutil.copyfile(path, _rotated(path, 1))
+    make_room(path)
+    shutil.copyfile(path, rotated(path, 1))
     with path.open("r+b") as log:
         log.truncate(0)
 
@@ -39,16 +39,20 @@ def read_until(source: LogSource, length: int, timeout_s: float = 30.0) -> bytes
     return data
 
 
+BEGUN = numbered(0, 25)
+
+
 class Writer:
-    """Writes lines in a thread until it is left.
+    """Writes BEGUN at once, and further lines in a thread while it is entered.
 
     Args:
         rotation: called with the path between lines; None for never.
         every: lines between rotations.
     """
 
-    def __init__(self, path: Path, rotation: str = "none", every: int = 2500) -> None:
-        self.num_lines = 0
+    def __init__(self, path: Path, rotation: str = "none", every: int = 1000) -> None:
+        path.write_bytes(BEGUN)
+        self.num_lines = 25
         self.num_rotations = 0
         self._path, self._every = path, every
         self._rotation = {"none": None, "rename": rotate, "copy": copy_and_truncate}[rotation]
@@ -84,11 +88,13 @@ class Writer:
         log.close()
 
 
-def _make_room(path: Path) -> None:
+def make_room(path: Path) -> None:
+    """Rename `path.1` to `path.2`, and so on."""
     for number in range(LAST_NUMBER, 0, -1):
-        if _rotated(path, number).exists():
-            _rotated(path, number).rename(_rotated(path, number + 1))
+        if rotated(path, number).exists():
+            rotated(path, number).rename(rotated(path, number + 1))
 
 
-def _rotated(path: Path, number: int) -> Path:
+def rotated(path: Path, number: int) -> Path:
+    """The name of a rotated file."""
     return path.with_name(f"{path.name}.{number}")

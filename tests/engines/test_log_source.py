@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engines.log_writer import Writer, copy_and_truncate, numbered, read_until, rotate
+from engines.log_writer import BEGUN, Writer, copy_and_truncate, numbered, read_until, rotate
 from outrider.core.errors import InputError
 from outrider.core.ssh import EXTRA_OPTIONS, Host
 from outrider.engines.log_source import LocalLog, LogSource, PipedLog, RemoteLog, log_named
@@ -201,8 +201,9 @@ def test_a_file_that_may_not_be_read_is_refused_to_others(log: Path) -> None:
 
 @pytest.mark.parametrize("rotation", ["none", "rename", "copy"])
 def test_a_log_written_quickly_is_read_whole(opened: Opened, log: Path, rotation: str) -> None:
-    source, data = opened(log), b""
-    with Writer(log, rotation, every=500) as writer:
+    writer, source = Writer(log, rotation), opened(log)
+    data = read_until(source, len(BEGUN))
+    with writer:
         while writer.num_lines < 5000:
             data += source.read()
     data += read_until(source, len(writer.expected()) - len(data))
@@ -213,12 +214,12 @@ def test_a_log_written_quickly_is_read_whole(opened: Opened, log: Path, rotation
 @pytest.mark.parametrize("rotation", ["none", "rename", "copy"])
 def test_nothing_is_lost_or_doubled_when_the_connection_is_cut(sshd: Sshd, log: Path, rotation: str) -> None:
     with Host.parsed("ssh://box", options=sshd.options) as host:
-        source, data = RemoteLog(host, str(log)), b""
-        with Writer(log, rotation) as writer:
+        writer, source = Writer(log, rotation), RemoteLog(host, str(log))
+        data = read_until(source, len(BEGUN))
+        with writer:
             for number in range(3):
-                while writer.num_lines < 1000 * (number + 1) or not data:
+                while writer.num_lines < 1000 * (number + 1) or not sshd.cut():
                     data += source.read()
-                assert sshd.cut() > 0
         data += read_until(source, len(writer.expected()) - len(data))
         source.close()
     assert data == writer.expected()

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,20 @@ def test_connections_are_shared_and_none_is_left(sshd: Sshd) -> None:
     while _ssh_processes() - before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not _ssh_processes() - before
+
+
+def test_a_host_that_nobody_closes_leaves_nothing(sshd: Sshd) -> None:
+    before = _ssh_processes()
+    code = "import sys; from outrider.core.ssh import Host; Host.parsed('ssh://box', sys.argv[1:]).run(['true'])"
+    subprocess.run([sys.executable, "-c", code, *sshd.options], check=True)
+    assert not _ssh_processes() - before
+
+
+def test_a_machine_without_ssh_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(InputError, match="no ssh command here") as caught:
+        Host.parsed("ssh://box").run(["true"])
+    assert "openssh-client" in caught.value.fix
 
 
 def test_where_the_user_shares_connections_theirs_is_used(sshd: Sshd, tmp_path: Path) -> None:

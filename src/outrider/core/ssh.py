@@ -8,8 +8,10 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,7 +87,7 @@ class Host:
     def __init__(self, name: str, user: str | None = None, port: int | None = None, options: Sequence[str] = ()) -> None:
         self.name, self.user, self.port = name, user, port
         self._options = (*shlex.split(os.environ.get(EXTRA_OPTIONS, "")), *options)
-        self._socket_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._end_sharing: weakref.finalize[[str, list[str]], Host] | None = None
 
     @classmethod
     def parsed(cls, url: str, options: Sequence[str] = ()) -> Self:
@@ -140,10 +142,8 @@ class Host:
 
     def close(self) -> None:
         """End the shared connection if it is ours."""
-        if self._socket_folder is not None:
-            self._ask_ssh("-O", "exit")
-            self._socket_folder.cleanup()
-            self._socket_folder = None
+        if self._end_sharing is not None:
+            self._end_sharing()
             self.__dict__.pop("_sharing", None)
 
     def failure(self, said: str) -> InputError:
@@ -165,32 +165,39 @@ class Host:
     @cached_property
     def _sharing(self) -> tuple[str, ...]:
         """Options by which connections are shared: none where the user's configuration says how."""
-        configured = self._ask_ssh("-G").splitlines()
+        configured = _asked(["ssh", *self._options, *self._login, "-G", "--", self.name]).splitlines()
         if any(line.startswith("controlpath ") and line != "controlpath none" for line in configured):
             return ()
         # the path of a socket must be short; others may not enter this folder
-        self._socket_folder = tempfile.TemporaryDirectory(prefix="outrider-ssh-", dir="/tmp")
-        options = ("ControlMaster=auto", f"ControlPath={self._socket_folder.name}/%C", f"ControlPersist={_SHARED_FOR_S}")
-        return tuple(f"-o{option}" for option in options)
+        folder = tempfile.mkdtemp(prefix="outrider-ssh-", dir="/tmp")
+        options = ("ControlMaster=auto", f"ControlPath={folder}/%C", f"ControlPersist={_SHARED_FOR_S}")
+        sharing = tuple(f"-o{option}" for option in options)
+        # at the latest when this process ends
+        end = ["ssh", *self._options, *sharing, *self._login, "-O", "exit", "--", self.name]
+        self._end_sharing = weakref.finalize(self, _end_shared_connection, folder, end)
+        return sharing
 
     def _command(self, argv: Sequence[str]) -> list[str]:
         options = [*self._options, *self._sharing, *(f"-o{option}" for option in (*_ALWAYS, *_SESSION))]
         return ["ssh", *options, *self._login, "--", self.name, shlex.join(["exec", *argv])]
 
-    def _ask_ssh(self, *question: str) -> str:
-        """What the client itself says, without connecting; empty if it does not know."""
-        sharing: tuple[str, ...] = self.__dict__.get("_sharing", ())
-        command = ["ssh", *self._options, *sharing, *self._login, *question, "--", self.name]
-        try:
-            return subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_ASK_TIMEOUT_S, text=True
-            ).stdout
-        except FileNotFoundError as error:
-            raise InputError(
-                "there is no ssh command here", fix="install the OpenSSH client, e.g. apt-get install openssh-client"
-            ) from error
-        except subprocess.TimeoutExpired:
-            return ""
+
+def _asked(question: list[str]) -> str:
+    """What the client itself says, without connecting; empty if it does not know."""
+    try:
+        return subprocess.run(
+            question, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_ASK_TIMEOUT_S, text=True
+        ).stdout
+    except FileNotFoundError as error:
+        raise InputError("there is no ssh command here", fix="install the OpenSSH client, e.g. apt-get install openssh-client") from error
+    except subprocess.TimeoutExpired:
+        return ""
+
+
+def _end_shared_connection(folder: str, end: list[str]) -> None:
+    with contextlib.suppress(InputError):
+        _asked(end)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _text(errors: IO[bytes]) -> str:

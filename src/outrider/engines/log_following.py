@@ -108,7 +108,7 @@ class Following:
     def _is_where_we_were(self, file: LogFile) -> bool:
         # of another file, e.g. a copy, few equal bytes mean nothing
         known = file.inode == self._inode or len(self._last) >= _TELLING_BYTES
-        if not known or file.size < self._offset or not self._files.hold(file):
+        if not known or not self._files.hold(file):
             return False
         if self._last and self._files.look(self._offset - len(self._last), 0, len(self._last)).data != self._last:
             return False

@@ -184,6 +184,8 @@ class RemoteLog:
     def _follow_until_cut(self) -> InputError:
         """Read through one connection; returns why it ended."""
         self._process = process = self._host.start(far_command(self._path))
+        if self._closed.is_set():  # by whom did not see the process yet
+            process.stop()
         try:
             files = FarFiles(process, self._path)
             if self._following is None:
