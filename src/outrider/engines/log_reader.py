@@ -1,12 +1,12 @@
 """Reads an engine's log as it is written: bytes and the time in, events out. Knows no engine and touches no file."""
 
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from outrider.engines.log_events import EndEvent, Event, FailureEvent, NoteEvent, PhaseEvent, ProgressEvent
+from outrider.engines.log_lines import telling_lines
 from outrider.engines.log_rules import LineRule, LogRules, Phase, PhaseRule
 from outrider.engines.root_cause import TELLING, Exceptions, LogCause, LogLine, Raised, cause_of, cause_of_raised, log_line
 
@@ -29,7 +29,7 @@ _BEGINS: Final[tuple[Phase, ...]] = ("ready", "token")
 
 @dataclass(frozen=True)
 class _Fatal:
-    """A line after which the engine serves no more."""
+    """A line after which the engine serves no more, and when it was given."""
 
     line: LogLine
     at_s: float
@@ -79,7 +79,7 @@ class LogReader:
         self._bar: _Bar | None = None
         self._events: list[Event] = []
         self._begun, self._last, self._before = b"", b"", b""
-        self._is_new = True
+        self._now_s: float | None = None  # as given, also where the lines carry times of their own
         self._patterns = _compiled(rules)
         self._literals = self._wanted()
 
@@ -132,8 +132,9 @@ class LogReader:
 
     def feed(self, data: bytes, at_s: float) -> list[Event]:
         """What these bytes of the log tell, read at `at_s`; empty bytes let time pass."""
-        if self._is_new:
-            self.phase_began_s, self._is_new = at_s, False
+        if self._now_s is None:
+            self.phase_began_s = at_s
+        self._now_s = at_s
         for start in range(0, len(data), _BLOCK):
             self._feed_block(data[start : start + _BLOCK], at_s)
         if self._fatal and at_s - self._fatal.at_s > _PATIENCE_S:
@@ -189,14 +190,17 @@ class LogReader:
         """Look at the lines that tell something, until what is looked for has changed; where to go on from."""
         literals = self._literals
         noticed = start
-        for position in _positions(block, start, literals, lambda: self._is_waiting):
+        for position, is_telling in telling_lines(block, start, literals, lambda: self._is_waiting):
             end = block.find(b"\n", position)
             raw = block[position : min(end, position + _LONGEST)]
             if not raw.strip():
                 continue
             self._notice_answers(block, noticed, end)
             noticed = end
-            self._look(log_line(raw.decode(errors="replace")), self._time_at(block, position, end, at_s))
+            line = log_line(raw.decode(errors="replace"))
+            self._follow(line)
+            if is_telling:
+                self._look(line, self._time_at(block, position, end, at_s))
             if self._literals is not literals:
                 return end + 1
         self._notice_answers(block, noticed, len(block))
@@ -218,15 +222,29 @@ class LogReader:
     # --- one line ---------------------------------------------------------------------------------------------------
 
     def _look(self, line: LogLine, at_s: float) -> None:
-        self._look_for_failure(line, at_s)
+        if not self._is_lost:
+            self._look_for_fatal(line)
         self._look_for_phase(line, at_s)
         if not self.is_ready:
             self._look_for_progress(line.text, at_s)
         self._look_for_notes(line.text)
-        if not (self.stopped or self.failure or self._fatal) and any(self._says(rule, line.text) for rule in self._rules.stopped):
+        if not self._is_lost and any(self._says(rule, line.text) for rule in self._rules.stopped):
             self.stopped = True
 
-    def _look_for_failure(self, line: LogLine, at_s: float) -> None:
+    @property
+    def _is_lost(self) -> bool:
+        """Whether it serves no more: what its processes say on their way out does not matter."""
+        return self._fatal is not None or self.failure is not None or self.stopped
+
+    def _look_for_fatal(self, line: LogLine) -> None:
+        if not any(self._says(rule, line.text) for rule in self._rules.fatal):
+            return
+        self._fatal = _Fatal(line, self._now_s or 0.0)
+        if cause_of(line.text, self._rules.failures, self.phase):  # it says itself why
+            self._fail(self._fatal)
+
+    def _follow(self, line: LogLine) -> None:
+        """Go on with a traceback, and with a fatal line that waits for what its process says next."""
         raised = self._exceptions.read(line)
         if self.failure or self.stopped:
             return
@@ -235,10 +253,8 @@ class LogReader:
                 self._fail(replace(self._fatal, own=raised))
             elif line.process == self._fatal.line.process and not self._exceptions.is_open_of(line.process):
                 self._fail(self._fatal)
-        elif any(self._says(rule, line.text) for rule in self._rules.fatal):
-            self._fatal = _Fatal(line, at_s)
         elif raised and raised.uncaught:
-            self._fail(_Fatal(line, at_s))
+            self._fail(_Fatal(line, self._now_s or 0.0))
 
     def _fail(self, fatal: _Fatal) -> None:
         """Tell why: what the fatal line's own traceback says; what was raised before; what the line itself says."""
@@ -276,10 +292,9 @@ class LogReader:
     def _may_begin(self, rule: PhaseRule) -> bool:
         if rule.after and rule.after not in self._seen:
             return False
-        is_lost = self._fatal is not None or self.failure is not None or self.stopped
-        if rule.phase == "config" and (is_lost or self.is_ready):
+        if rule.phase == "config" and (self._is_lost or self.is_ready):
             return True  # it starts once more
-        if is_lost:  # other processes go on for a while
+        if self._is_lost:  # other processes go on for a while
             return rule.phase == "ready" and not (self.stopped or self.is_ready)
         return rule.phase not in self._seen and (rule.phase == "token" or not self.is_ready)
 
@@ -372,31 +387,6 @@ class LogReader:
 
     def _matches(self, pattern: str, text: str) -> bool:
         return not pattern or self._patterns[pattern].search(text) is not None
-
-
-def _positions(block: bytes, start: int, literals: tuple[bytes, ...], is_waiting: Callable[[], bool]) -> Iterator[int]:
-    """Where the lines begin that are to be looked at: with a literal in them, and each one as long as something is waited for."""
-    hits = sorted(_hits(block, start, literals))
-    position = start
-    while position < len(block):
-        if not is_waiting():
-            index = bisect_left(hits, position)
-            if index == len(hits):
-                return
-            position = hits[index]
-        yield position
-        position = block.find(b"\n", position) + 1
-
-
-def _hits(block: bytes, start: int, literals: tuple[bytes, ...]) -> set[int]:
-    """Where the lines begin that have a literal in them: most of a log is never taken apart."""
-    hits: set[int] = set()
-    for literal in literals:
-        at = block.find(literal, start)
-        while at >= 0:
-            hits.add(block.rfind(b"\n", start, at) + 1 or start)
-            at = block.find(literal, block.find(b"\n", at))
-    return hits
 
 
 def _compiled(rules: LogRules) -> dict[str, re.Pattern[str]]:

@@ -120,7 +120,7 @@ class _Open:
 
 def log_line(line: str) -> LogLine:
     """A line of a log, taken apart."""
-    plain = _ANSI.sub("", line)
+    plain = _ANSI.sub("", line) if "\x1b" in line else line
     match = _PREFIX.match(plain)
     assert match  # each part may be missing
     process = match["process"] or ""
@@ -153,7 +153,7 @@ class Exceptions:
 
     def read(self, line: LogLine) -> Raised | None:
         """Take notice of a line; an exception if the line ends its traceback."""
-        text = _GROUP.sub("", line.text)
+        text = _GROUP.sub("", line.text) if line.text.lstrip(" ").startswith(("|", "+")) else line.text
         open_ = self._open.get(line.process)
         if open_ and open_.text:
             joined = f"{open_.text}: {text.strip()}" if text.startswith((" ", "\t")) else open_.text
