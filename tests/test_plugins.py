@@ -7,7 +7,7 @@ import pytest
 import outrider.drafters
 import outrider.engines
 import outrider.formats
-import outrider.preflight
+import outrider.preflight.checks
 import outrider.targets
 from outrider.core.errors import InputError
 from outrider.core.plugins import load_plugin, plugin_ids
@@ -21,7 +21,7 @@ CONTRACTS: tuple[tuple[ModuleType, str, type], ...] = (
     (outrider.drafters, "DRAFTER", Algorithm),
     (outrider.engines, "ENGINE", Engine),
     (outrider.formats, "FORMAT", Format),
-    (outrider.preflight, "CHECK", Check),
+    (outrider.preflight.checks, "CHECK", Check),
     (outrider.targets, "TARGET", TargetFamily),
 )
 PLUGINS = [(package, plugin_id, constant, kind) for package, constant, kind in CONTRACTS for plugin_id in plugin_ids(package)]

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from outrider.core.results import Finding
 from outrider.engines.known import facts_of_version, known_versions
+from outrider.preflight.checks.known_faults import KnownFault, faults_of, known_faults
 from outrider.preflight.conditions import Condition
-from outrider.preflight.known_faults import KnownFault, faults_of, known_faults
 from outrider.preflight.stage import subject_of
 from preflight.folders import DRAFTER, REFERENCE, TARGET, H, L, Tensors, V, drafter_tensors, finding_of, write_drafter, write_target, zeros
 

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import outrider.preflight as checks
+import outrider.preflight.checks as checks
 from outrider.core.errors import FindingFailed, InputError, from_os_error
 from outrider.core.plugins import load_plugin, plugin_ids
 from outrider.core.results import CheckedEngine, Finding, PreflightResult, Verdict

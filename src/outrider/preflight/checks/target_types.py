@@ -4,8 +4,8 @@ from typing import Final
 
 from outrider.core.results import Finding
 from outrider.engines.facts import EngineFacts
-from outrider.preflight import drafter_class, image_token, target_interface
 from outrider.preflight.check import Check, Subject, finding
+from outrider.preflight.checks import drafter_class, image_token, target_interface
 from outrider.preflight.reading import shown
 from outrider.preflight.versions import versions_where
 
