@@ -202,6 +202,31 @@ def test_tracebacks_that_interleave_are_told_apart() -> None:
     assert failure.frame == "vllm/v1/worker/utils.py:7 in f"
 
 
+def test_a_scheduler_of_sglang_that_fails_is_told_with_its_last_line() -> None:
+    lines = [
+        "[2026-12-01 02:07:31] server_args=ServerArgs(model_path='m')",
+        "[2026-12-01 02:07:51 TP0] Load weight begin. avail mem=139.09 GB",
+        "[2026-12-01 02:07:51 TP1] Load weight begin. avail mem=139.09 GB",
+        "[2026-12-01 02:07:52 TP1] Scheduler hit an exception: Traceback (most recent call last):",
+        '  File "/opt/engine/site-packages/sglang/srt/managers/scheduler.py", line 2630, in run_scheduler_process',
+        "    scheduler = Scheduler(server_args, port_args)",
+        '  File "/opt/engine/site-packages/sglang/srt/models/deepseek_v2.py", line 12, in load_weights',
+        '  File "/opt/engine/site-packages/torch/nn/modules/module.py", line 1, in __getattr__',
+        "AttributeError: 'DeepseekV3ForCausalLM' object has no attribute 'set_eagle3_layers_to_capture'",
+    ]
+    reader = LogReader(SGLANG)
+    (failure,) = _failures(reader.feed("".join(f"{line}\n" for line in lines).encode(), 0.0))
+    assert (failure.id, failure.phase) == ("target-interface", "target_weights")
+    assert failure.frame == "sglang/srt/models/deepseek_v2.py:12 in load_weights"
+    after = b"\n[2026-12-01 02:07:53] Received sigquit from a child process. It usually means the child failed.\nKilled\n"
+    assert _failures(reader.feed(after, 1.0)) == []
+
+
+def test_a_process_that_the_system_killed_is_told() -> None:
+    (failure,) = _failures(_read(SGLANG, ["[2026-12-01 02:07:31] server_args=ServerArgs(", "run.sh: line 3: 1234", "Killed"])[1])
+    assert failure.id == "killed"
+
+
 @pytest.mark.parametrize(
     ("phase", "line", "id_"),
     [

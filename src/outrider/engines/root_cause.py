@@ -9,9 +9,10 @@ from outrider.engines.log_rules import LogFailure, Phase
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # (Worker pid=5843) ERROR 12-01 11:57:47 [multiproc_executor.py:953] ...      (VllmWorker rank=1 pid=7) INFO ...
-# [2026-12-01 02:07:29 TP0] ...                                               2026-12-01T02:07:29.123Z, as kubectl puts before it
+# [2026-12-01 02:07:29 TP0] ...
+# before it 2026-12-01T02:07:29.123Z by kubectl, "vllm-1  | " by docker compose, "0: " by srun
 _PREFIX: Final = re.compile(
-    r"(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) )?"
+    r"(?:[\w.-]+ +\| |\d+: )?(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) )?"
     r"(?:(?P<process>\([\w.-]+ (?:rank=\d+ )?pid=\d+(?:, ip=[\w.:]+)?\))\s?)?"
     r"(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:[^\s\[]\S* )?\[[^\]]*\] ?)?"
     r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)? ?(?P<rank>[^\]]*)\] ?)?"
