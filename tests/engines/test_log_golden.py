@@ -141,6 +141,30 @@ _COMMITTED = {
     ),
 }
 
+# of real vLLM that was made to fail on purpose: id and phase of the failure, and a part of its title
+_MADE_TO_FAIL = {
+    "aux-layer-out-of-range": ("states-width", "ready", "read in the shape [-1, 192]"),
+    "bad-speculative-config": ("speculative-config", "config", "num_draft_tokens: Unexpected keyword argument"),
+    "cache-of-no-size": ("", "config", "invalid literal for int() with base 10: '0.001'"),
+    "cache-too-large": ("out-of-memory-kv-cache", "drafter_weights", "4096.0 GiB asked for the KV cache"),
+    "cut-weights": ("broken-weights", "drafter_weights", "a weight file is broken"),
+    "extra-tensor": ("unexpected-weight", "drafter_weights", "layers.0.self_attn.rotary_emb.cos"),
+    "four-aux-layers": ("worker-died", "ready", "VllmWorker-0 died with exit code -6"),
+    "import-fails": ("missing-module", "starting", "cannot import name 'AddedToken'"),
+    "max-length-too-long": ("context-length", "config", "serve 9999 tokens"),
+    "missing-target": ("missing-model", "config", "/models/not-there"),
+    "model-not-in-cache": ("hub-unreachable", "config", "not in the cache"),
+    "no-tokenizer": ("tokenizer", "config", "no tokenizer"),
+    "no-weights": ("missing-weight-file", "target_weights", "/models/target"),
+    "port-in-use": ("port-taken", "config", "its port is taken"),
+    "remote-code": ("remote-code", "config", "not allowed to run"),
+    "tensor-of-wrong-shape": ("weight-shape", "drafter_weights", "self.org_vocab_size"),
+    "unknown-flag": ("unknown-argument", "starting", "--speculative-model"),
+    "unknown-method": ("speculative-config", "config", "method: Input should be 'ngram'"),
+    "unregistered-architecture": ("unknown-architecture", "config", "'LlamaForCausalLMEagle4'"),
+}
+_MADE = "vllm-0.32.0-cpu-"
+
 
 def _rules(name: str) -> LogRules:
     return SGLANG if name.startswith("sglang") else VLLM
@@ -183,8 +207,22 @@ def test_a_real_log_tells_what_happened(name: str) -> None:
     _check(name, (_LOGS / f"{name}.log").read_bytes(), _COMMITTED[name])
 
 
-def test_every_log_is_in_the_table() -> None:
-    assert {path.stem for path in _LOGS.glob("*.log")} == set(_COMMITTED)
+@pytest.mark.parametrize("name", _MADE_TO_FAIL)
+def test_a_real_failure_is_told_while_it_happens(name: str) -> None:
+    path = _LOGS / f"{_MADE}{name}.log"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not kept")
+    reader = LogReader(VLLM)
+    events = reader.feed(path.read_bytes(), 0.0) + reader.feed(b"", 1.0)
+    (failure,) = [event for event in events if isinstance(event, FailureEvent)]
+    id_, phase, title = _MADE_TO_FAIL[name]
+    assert (failure.id, failure.phase) == (id_, phase)
+    assert title in failure.title
+    assert bool(failure.fix) == bool(id_)
+
+
+def test_every_log_of_a_kind_of_its_own_is_in_the_table() -> None:
+    assert {path.stem for path in _LOGS.glob("*.log") if not path.stem.startswith(_MADE)} == set(_COMMITTED)
 
 
 def test_every_whole_log_is_in_the_table(shared: Path) -> None:

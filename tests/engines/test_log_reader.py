@@ -277,6 +277,25 @@ def test_what_pydantic_says_on_the_next_line_is_part_of_it() -> None:
     assert (failure.id, failure.title) == ("target-type", "it does not accept eagle3 for targets of type kimi_k2")
 
 
+def test_the_field_that_pydantic_names_is_part_of_it() -> None:
+    lines = ["Traceback (most recent call last):", '  File "<frozen runpy>", line 198, in _run_module_as_main']
+    lines += ["pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig", "num_draft_tokens"]
+    lines += ["  Unexpected keyword argument [type=unexpected_keyword_argument, input_value=3, input_type=int]"]
+    (failure,) = _failures(_read(VLLM, [_READY[0], *lines])[1])
+    assert failure.title == "--speculative-config is refused: num_draft_tokens: Unexpected keyword argument"
+
+
+def test_an_assertion_that_says_nothing_is_told_by_its_code() -> None:
+    prefix = "(Worker_TP0 pid=3) ERROR 12-01 01:30:00 [x.py:1] "
+    code, carets = "    assert loaded_weight.shape[0] == self.org_vocab_size", "           ^^^^^^^^^^^^^^^^^^^^^"
+    frame = '  File "/opt/engine/site-packages/vllm/model_executor/layers/vocab.py", line 515, in weight_loader'
+    body = [f"{prefix}{line}" for line in ("Traceback (most recent call last):", frame, code, carets, "AssertionError")]
+    fatal = "(EngineCore pid=2) ERROR 12-01 01:30:01 [core.py:1] EngineCore failed to start."
+    (failure,) = _failures(_read(VLLM, [*_READY[:3], *body, fatal])[1])
+    assert failure.id == "weight-shape"
+    assert "assert loaded_weight.shape[0] == self.org_vocab_size" in failure.title
+
+
 def test_the_last_exception_of_a_log_that_ends_is_its_cause() -> None:
     reader, events = _read(VLLM, [*_READY[:3], *_raised("Worker_TP0 pid=3", "ValueError: last words")])
     assert _failures(events) == []  # it may be handled

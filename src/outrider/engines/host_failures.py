@@ -99,6 +99,12 @@ HOST_FAILURES: Final = (
         "remote-code",
     ),
     LogFailure(
+        r"Couldn't instantiate the backend tokenizer|Can't load tokenizer for '",
+        "the folder has no tokenizer that can be read",
+        "copy tokenizer.json and tokenizer_config.json of the target into it, or name another with --tokenizer (--tokenizer-path)",
+        "tokenizer",
+    ),
+    LogFailure(
         r"(?:does not recognize this architecture|model type `(\w+)` but Transformers)",
         "its transformers does not know the model's type",
         "a newer transformers in the engine's environment, if the engine allows it, or a newer engine",

@@ -29,6 +29,9 @@ _CAUSED: Final = "The above exception was the direct cause"
 TELLING: Final = (TRACEBACK, _IGNORED, _HANDLED, _CAUSED)
 # what is wrong is said on the line below, indented, by pydantic and by torch's load_state_dict
 _GOES_ON: Final = re.compile(r"validation errors? for|:$")
+_FIELD: Final = re.compile(r"^[\w.\-\[\]]+\s*$")
+# what pydantic says of itself
+_TECHNICAL: Final = re.compile(r"^pydantic_core\._pydantic_core\.|\s*\[type=\w+, input_value=.*$")
 _GROUP: Final = re.compile(r"^\s*[|+] ?")
 _FRAME: Final = re.compile(r'^\s*File "(.+?)", line (\d+), in (.+)$')
 _BELONGING: Final = re.compile(r"(?:site|dist)-packages/(.+)$")
@@ -116,7 +119,9 @@ class _Open:
     num_lines: int = 0
     frame: str = ""
     uncaught: bool = False
+    code: str = ""  # of the last frame, for an assertion that says nothing
     text: str = ""  # the exception, whose message goes on in the next line
+    names_field: bool = False  # as pydantic does between the two
 
 
 def log_line(line: str) -> LogLine:
@@ -157,9 +162,7 @@ class Exceptions:
         text = _GROUP.sub("", line.text) if line.text.lstrip(" ").startswith(("|", "+")) else line.text
         open_ = self._open.get(line.process)
         if open_ and open_.text:
-            joined = f"{open_.text}: {text.strip()}" if text.startswith((" ", "\t")) else open_.text
-            raised = self._end(line.process, replace(open_, text=joined))
-            return raised if text.startswith((" ", "\t")) else (self.read(line) or raised)
+            return self._message(line, open_, text)
         if text.startswith(_IGNORED):
             self._ignoring.add(line.process)
         elif text.startswith(_HANDLED):
@@ -206,18 +209,30 @@ class Exceptions:
         open_.num_lines += 1
         if frame := _FRAME.match(text):
             open_.uncaught = open_.uncaught or (open_.num_lines == 1 and _OUTERMOST.match(text) is not None)
-            open_.frame = _shown(frame) or open_.frame
-        elif not text.startswith(" ") and _EXCEPTION.match(text):
-            open_.text = text
+            open_.frame, open_.code = _shown(frame) or open_.frame, ""
+        elif text.startswith(" "):
+            open_.code = open_.code or text.strip()
+        elif _EXCEPTION.match(text):
+            open_.text = f"{text.strip()}: {open_.code}" if text.strip() == "AssertionError" and open_.code else text
             if not _GOES_ON.search(text):
                 return self._end(process, open_)
         elif open_.num_lines > _LINES:
             del self._open[process]
         return None
 
+    def _message(self, line: LogLine, open_: _Open, text: str) -> Raised | None:
+        """The line below an exception that says itself not what is wrong."""
+        if text.startswith((" ", "\t")):
+            return self._end(line.process, replace(open_, text=f"{open_.text.removesuffix(':')}: {text.strip()}"))
+        if _FIELD.match(text) and not open_.names_field:
+            open_.text, open_.names_field = f"{open_.text}: {text.strip()}", True
+            return None
+        raised = self._end(line.process, open_)
+        return self.read(line) or raised
+
     def _end(self, process: str, open_: _Open) -> Raised:
         del self._open[process]
-        raised = Raised(process, open_.speaker, _short(open_.text), open_.frame, open_.uncaught)
+        raised = Raised(process, open_.speaker, _short(_TECHNICAL.sub("", open_.text)), open_.frame, open_.uncaught)
         if process in self._explaining:
             self._explaining.discard(process)
             self.fresh = [replace(r, frame=r.frame or raised.frame) if r.process == process else r for r in self.fresh]

@@ -199,6 +199,12 @@ _FAILURES: Final = (
         phases=("target_weights", "drafter_weights"),
     ),
     LogFailure(
+        r"^AssertionError: (assert loaded_weight\.shape.+|assert param\S* == loaded_weight.+)",
+        "a tensor has another shape than its config asks for: {0}",
+        "`outrider preflight` names the tensor; config and weights are of different drafters",
+        "weight-shape",
+    ),
+    LogFailure(
         r"mat1 and mat2 shapes cannot be multiplied \((\w+) and (\w+)\)",
         "states of shape {0} meet weights of shape {1}",
         "often the drafter is made for another number or width of target states: `outrider preflight`",

@@ -122,6 +122,31 @@ _FAILURES: Final = (
         "target-interface",
     ),
     LogFailure(
+        r"^AssertionError: (assert loaded_weight\.shape.+|assert param\S* == loaded_weight.+)",
+        "a tensor has another shape than its config asks for: {0}",
+        "`outrider preflight` names the tensor; config and weights are of different drafters",
+        "weight-shape",
+    ),
+    LogFailure(
+        r"mat1 and mat2 shapes cannot be multiplied \((\w+) and (\w+)\)",
+        "states of shape {0} meet weights of shape {1}",
+        "often the drafter is made for another number or width of target states: `outrider preflight`",
+        "states-width",
+    ),
+    LogFailure(
+        r"shape '(\[.+?\])' is invalid for input of size (\d+)",
+        "a tensor of {1} numbers is read in the shape {0}",
+        "often the drafter reads other layers, or another number or width of states, than the target hands out: `outrider preflight`",
+        "states-width",
+        phases=("compile", "kv_cache", "graphs", "serving", "ready", "token"),
+    ),
+    LogFailure(
+        r"validation error for SpeculativeConfig: (?!Value error)([\w.]+): (.+)",
+        "--speculative-config is refused: {0}: {1}",
+        "`outrider preflight` names the fields and methods of each version",
+        "speculative-config",
+    ),
+    LogFailure(
         r"num_speculative_tokens was provided but without speculative model|"
         r"Unsupported speculative method: '?([\w-]+)|(\S+) is not supported yet\.$",
         "it cannot draft so: the method is not one that this version or runner knows",
