@@ -227,6 +227,14 @@ def test_a_process_that_the_system_killed_is_told() -> None:
     assert failure.id == "killed"
 
 
+def test_ranks_of_torch_that_end_side_by_side_are_told_apart() -> None:
+    body = ["Traceback (most recent call last):", '  File "<frozen runpy>", line 198, in _run_module_as_main']
+    body += ['  File "/opt/engine/site-packages/vllm/worker.py", line 5, in load', "    x()", "ValueError: of rank {}"]
+    woven = [f"[rank{rank}]: {line.format(rank)}" for line in body for rank in (1, 0)]
+    (failure,) = _failures(_read(VLLM, [*_READY[:2], *woven])[1])
+    assert (failure.title, failure.frame) == ("ValueError: of rank 1", "vllm/worker.py:5 in load")
+
+
 @pytest.mark.parametrize(
     ("phase", "line", "id_"),
     [

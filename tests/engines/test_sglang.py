@@ -75,7 +75,7 @@ def test_a_real_log_of_a_target_that_is_not_there() -> None:
 def test_a_line_is_read_without_its_time_and_rank() -> None:
     assert without_prefix("[2026-12-01 02:07:52 TP0 EP0] Load weight begin.") == "Load weight begin."
     assert without_prefix("[2026-12-01 02:07:52] Load weight begin.") == "Load weight begin."
-    assert without_prefix("[rank0]: Load weight begin.") == "[rank0]: Load weight begin."
+    assert without_prefix("[rank0]: Load weight begin.") == "Load weight begin."
 
 
 def _of_scheduler(exception: str) -> str:

@@ -16,6 +16,7 @@ _PREFIX: Final = re.compile(
     r"(?:(?P<process>\([\w.-]+ (?:rank=\d+ )?pid=\d+(?:, ip=[\w.:]+)?\))\s?)?"
     r"(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:[^\s\[]\S* )?\[[^\]]*\] ?)?"
     r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)? ?(?P<rank>[^\]]*)\] ?)?"
+    r"(?P<torch>\[rank\d+\]: ?)?"  # in each line of a traceback that ends a process of torch's
 )
 _EXCEPTION: Final = re.compile(
     r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):)"  # of another process, within a traceback
@@ -129,7 +130,7 @@ def log_line(line: str) -> LogLine:
     plain = _ANSI.sub("", line) if "\x1b" in line else line
     match = _PREFIX.match(plain)
     assert match  # each part may be missing
-    process = match["process"] or ""
+    process = (match["process"] or "") + (match["torch"] or "").strip(" :")
     return LogLine(process, f"{process}{match['rank'] or ''}", plain[match.end() :])
 
 
