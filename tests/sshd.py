@@ -63,6 +63,11 @@ class Sshd:
         self.options = ("-F", str(folder / "client_config"))
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
+        # e.g. a user whose account is locked, or has no shell
+        tried = subprocess.run(["ssh", *self.options, "-o", "BatchMode=yes", "box", "true"], capture_output=True, text=True)
+        if tried.returncode:
+            self.stop()
+            pytest.skip(f"this user cannot log into an sshd of its own: {tried.stderr.strip()}")
 
     def start(self) -> None:
         """Listen; returns when connections are taken."""

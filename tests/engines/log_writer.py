@@ -34,7 +34,7 @@ def read_until(source: LogSource, length: int, timeout_s: float = 30.0) -> bytes
     data, deadline = b"", time.monotonic() + timeout_s
     while len(data) < length and time.monotonic() < deadline:
         data += source.read()
-    for _ in range(4):
+    for _ in range(2):
         data += source.read()
     return data
 

@@ -10,7 +10,7 @@ from engines.log_writer import make_room, numbered, rotated
 from outrider.engines.log_following import LAST_NUMBER, Following, Listing, LocalFiles, LogFile, Look
 
 _BEGUN_LINES = 20
-_COPIED_AT_ONCE = 700  # bytes; a copy is not made in one go
+_COPIED_AT_ONCE = 2000  # bytes; a copy is not made in one go
 
 
 class Disturbed:
@@ -89,7 +89,7 @@ class Life:
         with rotated(self._path, 1).open("wb", buffering=0) as copy:
             for first in range(0, len(data), _COPIED_AT_ONCE):
                 copy.write(data[first : first + _COPIED_AT_ONCE])
-                yield
+                yield from [None] * self._rng.choice((1, 1, 8))  # long enough to be taken for the end of it
         self._log.truncate(0)
         yield
 

@@ -99,8 +99,8 @@ class FarFiles:
         while True:
             self._ask("look", offset, first, num_blocks)
             num_bytes, size, at_inode, at_size, *kind = self._line()
-            data = self._bytes(int(num_bytes))
-            if not data or self._line() == ["whole"]:
+            data = self._process.output.read(int(num_bytes))
+            if not int(num_bytes) or self._line() == ["whole"]:
                 break
         if kind and kind != ["-"]:
             raise no_file(self._path)
@@ -119,9 +119,3 @@ class FarFiles:
         if not line.endswith(b"\n"):
             raise CutOff
         return line.decode(errors="replace").split() or [""]
-
-    def _bytes(self, number: int) -> bytes:
-        data = self._process.output.read(number)
-        if len(data) < number:
-            raise CutOff
-        return data
