@@ -125,6 +125,8 @@ def test_a_peagle_drafter_drafts_in_parallel(tmp_path: Path, target: Path) -> No
         # its name is looked up before the prefix as well
         ({"architectures": ["DeepseekV2ForCausalLM"]}, "eagle3", VLLM, "fail", "no drafter of this architecture"),
         ({"architectures": ["FooEagle3"]}, "eagle3", VLLM, "fail", "no drafter of this architecture"),
+        ({"architectures": ["LlamaForCausalLM"]}, "draft_model", VLLM, "pass", "LlamaForCausalLM"),
+        ({"architectures": ["FooForCausalLM"]}, "draft_model", VLLM, "fail", "no drafter of this architecture"),
         ({"model_type": "newest"}, "eagle3", VLLM, "unknown", 'reads a config of type "newest" is not known'),
         ({"model_type": None}, "eagle3", VLLM, "unknown", "reads a config of type null is not known"),
         ({"model_type": "newest", "auto_map": {}}, "eagle3", VLLM, "unknown", "may need the code"),

@@ -123,6 +123,7 @@ CASES: Final[tuple[Case, ...]] = (
         "Llama, P-EAGLE in parallel", _LLAMA, _speculators("peagle", "llama", mask_token_id=255), None, _speculative(parallel_drafting=True)
     ),
     Case("Qwen3, DFlash", _QWEN3, _DFLASH),
+    Case("Llama, a small Llama that drafts by itself", _LLAMA, _LLAMA, "draft_model"),
     # targets whose class hands out no aux states, or that need more
     Case("GPT-2", _text("GPT2LMHeadModel", "gpt2", n_embd=64, n_head=4, n_layer=8), _EAGLE3),
     Case("Gemma 2", _text("Gemma2ForCausalLM", "gemma2", head_dim=16, query_pre_attn_scalar=16, sliding_window=64), _EAGLE3),

@@ -25,6 +25,8 @@ _SPECULATORS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "dspark": {"": ("Qwen3DSparkModel",)},
 }
 _SPECULATORS_TYPE: Final = "speculators"
+# vLLM's method for a small language model that drafts by itself: any target's class serves it
+_WHOLE_MODEL: Final = "draft_model"
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,10 @@ def look_up(subject: Subject) -> Lookup:
         # looked up twice: before the prefix, when the config is read, and with it
         names = prefixed
         steps.append(f"{subject.method} makes {shown(names)[1:-1]} of it")
-    return Lookup(tuple(names), _served(facts, names), "; ".join(steps), "; ".join(evidence))
+    served = _served(facts, names)
+    if served is None and subject.method == _WHOLE_MODEL:
+        served = next((facts.targets[name] for name in names if name in facts.targets), None)
+    return Lookup(tuple(names), served, "; ".join(steps), "; ".join(evidence))
 
 
 def is_speculators(subject: Subject) -> bool:
