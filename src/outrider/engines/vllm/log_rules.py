@@ -44,6 +44,7 @@ _FATAL: Final = (
     LineRule("WorkerProc failed to start", r"^WorkerProc failed to start"),
     # a worker, the engine, or, with several API servers or data parallelism, one of theirs; the process may end with code 0
     LineRule(" died unexpectedly", r"^(?:Worker proc|Engine core proc|Engine core process|API server process) \S+ died unexpectedly"),
+    LineRule("engine core exited unexpectedly", r"^\[shutdown\] MPClient: engine core exited unexpectedly"),  # 0.23 and later
     LineRule("Engine core initialization failed", r"^RuntimeError: Engine core initialization failed"),
 )
 
@@ -280,6 +281,12 @@ _FAILURES: Final = (
     LogFailure(
         r"^(Worker proc|Engine core proc|Engine core process|API server process) (\S+) died unexpectedly",
         "its process {1} died",
+        "often killed for want of memory, see dmesg; or its native code crashed",
+        "worker-died",
+    ),
+    LogFailure(
+        r"MPClient: engine core exited unexpectedly",
+        "its engine core died, and said nothing",
         "often killed for want of memory, see dmesg; or its native code crashed",
         "worker-died",
     ),
