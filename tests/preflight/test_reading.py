@@ -1,6 +1,7 @@
 """Folders as they come: an index alone, shards cut behind their headers, a model of a Hugging Face cache."""
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 
 from outrider.core.errors import InputError
+from outrider.preflight.planned import planned_eagle3
 from outrider.preflight.reading import names_stamp, read_headers, read_object, resolved_folder, tensor_names
-from preflight.folders import DRAFTER, TARGET, drafter_tensors, finding_of, write_drafter, write_target, write_tensors, zeros
+from outrider.preflight.stage import subject_of
+from preflight.folders import DRAFTER, TARGET, VLLM, drafter_tensors, finding_of, write_drafter, write_target, write_tensors, zeros
 
 INDEX = "model.safetensors.index.json"
 
@@ -93,6 +96,24 @@ def test_a_cached_model_of_which_no_snapshot_can_be_told(tmp_path: Path, refs: s
     with pytest.raises(InputError, match="without the snapshot") as caught:
         resolved_folder(root)
     assert caught.value.fix
+
+
+def test_a_cached_model_is_checked_like_its_snapshot(tmp_path: Path) -> None:
+    target, drafter = cached(tmp_path / "a", "b2", "b2"), tmp_path / "b" / "models--org--drafter"
+    write_drafter(drafter / "snapshots" / "c3")
+    for planned in (False, True):
+        found = subject_of(target, planned_eagle3(target) if planned else drafter, VLLM)
+        assert found.target_path == target / "snapshots" / "b2" and found.target_tensors
+        assert found.drafter_path == (None if planned else drafter / "snapshots" / "c3")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_a_pipe_or_a_device_is_not_waited_for(target: Path, name: str, is_pipe: bool) -> None:
+    (target / name).unlink()
+    os.mkfifo(target / name) if is_pipe else (target / name).symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="is no file"):
+        subject_of(target, DRAFTER, VLLM)
 
 
 @pytest.mark.parametrize("text", ["[" * 2_000_000, '{"a": [' + "[]," * 3_000_000 + "[]]}", " " * 60_000_000 + "{}"])

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,18 @@ def read_json(path: Path, what: str) -> Any:
         raise InputError(f"{what} is a folder, not a file", evidence=str(path)) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{what} is not valid JSON", evidence=f"{path}: {error}", fix="mend or fetch the file again") from None
+
+
+def num_bytes_of(path: Path) -> int:
+    """The size of a file that may be read: a pipe would never end, nor some devices.
+
+    Raises:
+        InputError: neither a file nor a folder.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise InputError(f"{path.name} is no file", evidence=f"{path}: a pipe or a device", fix="put a file there")
+    return found.st_size
 
 
 def json_memory(data: bytes) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.core.errors import InputError
-from outrider.core.files import json_memory, read_json
+from outrider.core.files import json_memory, num_bytes_of, read_json
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_MEMORY_BYTES = 4_000_000_000
@@ -74,7 +74,7 @@ def read_cut_header(path: Path) -> dict[str, TensorEntry]:
 def _read_header(path: Path, max_memory_bytes: int) -> tuple[dict[str, TensorEntry], int, int]:
     """The entries, where the last one ends, and how many bytes stand behind the header."""
     try:
-        num_bytes = path.stat().st_size
+        num_bytes = num_bytes_of(path)
         with path.open("rb") as file:
             start = file.read(8)
             if len(start) < 8:

@@ -10,7 +10,7 @@ from outrider.drafters.shape import default_aux_layers, shape_for
 from outrider.formats.deepseek_eagle3_layout import config_json as mla_config_json
 from outrider.formats.deepseek_eagle3_layout import sizes_from
 from outrider.formats.llama_eagle3_layout import config_json
-from outrider.preflight.reading import eos_token_ids, read_object
+from outrider.preflight.reading import eos_token_ids, read_object, resolved_folder
 from outrider.targets.folder import TargetFolder
 
 
@@ -73,7 +73,8 @@ def planned_mla(target_path: Path) -> dict[str, Any]:
 
 
 def _target(path: Path) -> TargetFolder:
-    return TargetFolder(path, read_object(path / "config.json", "the target's config"), {})
+    folder = resolved_folder(path)
+    return TargetFolder(folder, read_object(folder / "config.json", "the target's config"), {})
 
 
 def _ends(target: TargetFolder) -> dict[str, int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from outrider.core.errors import InputError
-from outrider.core.files import json_memory
+from outrider.core.files import json_memory, num_bytes_of
 from outrider.formats.safetensors_file import INDEX_FILE, SINGLE_FILE, TensorEntry, read_cut_header, read_indexed_headers
 
 _DEEPEST: Final = 64
@@ -58,7 +58,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 def _read_json(path: Path, what: str) -> Any:
     try:
-        size = path.stat().st_size
+        size = num_bytes_of(path)
         data = path.read_bytes() if 3 * size <= _MAX_MEMORY_BYTES else None
         if data is None or json_memory(data) > _MAX_MEMORY_BYTES:
             raise InputError(f"{what} is beyond reason", evidence=f"{path}: {size} bytes, too many lists and objects", fix=_NEITHER)

@@ -13,7 +13,7 @@ from outrider.engines.facts import EngineFacts
 from outrider.engines.known import Standing
 from outrider.preflight.check import Check, Subject
 from outrider.preflight.method import algorithm_of, method_of
-from outrider.preflight.reading import read_headers, read_object
+from outrider.preflight.reading import read_headers, read_object, resolved_folder
 from outrider.preflight.serve_args import parsed
 
 _WORST_FIRST: Final[tuple[Verdict, ...]] = ("fail", "warn", "unknown", "pass")
@@ -108,19 +108,21 @@ def subject_of(
     method: str | None = None,
     standing: Standing = "exact",
 ) -> Subject:
-    """Read a target and a drafter.
+    """Read a target and a drafter; each may be a folder of a Hugging Face cache.
 
     Raises:
         InputError: a file that cannot be read.
     """
     _require_folder(target_path, "target", "`outrider target import SRC DIR` makes one from a GGUF file or a Hugging Face folder")
+    target_path = resolved_folder(target_path)
     target_config = read_object(target_path / "config.json", "the target's config")
     target_tensors, _ = read_headers(target_path)
     drafter_config: Mapping[str, Any]
     if isinstance(drafter, Path):
         _require_folder(drafter, "drafter", "name its folder, or `eagle3` for one that is to be trained")
-        drafter_path, drafter_config = drafter, read_object(drafter / "config.json", "the drafter's config")
-        drafter_tensors, unread = read_headers(drafter)
+        drafter_path = resolved_folder(drafter)
+        drafter_config = read_object(drafter_path / "config.json", "the drafter's config")
+        drafter_tensors, unread = read_headers(drafter_path)
     else:
         drafter_path, drafter_config, drafter_tensors = None, drafter, None
         unread = "the drafter is only planned: it has no tensors yet"
