@@ -4,8 +4,10 @@ Started as `python -m outrider.core.guard LOG COMMAND...` with a pipe as standar
 and never writes to: end of file means that the parent has died or wants us to stop. The exit code is the command's.
 
 The guard leads a session of its own, and all that the command starts stays in it unless it leaves on purpose; so
-whatever is left when the command has ended, orphans included, is found by the session and ended. Should the guard itself
-be killed, a second process, which waits for nothing else, does that.
+whatever is left when the command has ended, orphans included, is found by the session and ended. Of a server of ours what
+has left the session is found, too: by the mark in its environment, and because the guard adopts its orphans. Should the
+guard itself be killed, a second process, which waits for nothing else, does that. To the guard, SIGTERM is the same as the
+end of file.
 """
 
 import contextlib
@@ -20,7 +22,10 @@ from pathlib import Path
 
 import psutil
 
+from outrider.inside.owned_processes import MARK, Owned, adopt_orphans, process_of
+
 _GRACE_S = 10.0
+_POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 _NOT_STARTED = 127  # as a shell says it
 
@@ -28,6 +33,7 @@ _NOT_STARTED = 127  # as a shell says it
 def main(log_path: str, command: list[str]) -> int:
     """Run `command` with both its outputs in `log_path` until it ends or standard input does."""
     _end_the_session_when_we_are_gone()
+    adopt_orphans()
     with Path(log_path).open("ab", buffering=0) as log:
         try:
             child = subprocess.Popen(
@@ -37,9 +43,18 @@ def main(log_path: str, command: list[str]) -> int:
             log.write(f"{error}\n".encode())
             return _NOT_STARTED
     threading.Thread(target=_end_when_input_ends, args=(child,), daemon=True).start()
-    code = child.wait()
-    kill_session(os.getsid(0))  # a worker may outlive the server that started it
-    return code if code >= 0 else 128 - code
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end_tree, args=(child.pid, _GRACE_S), daemon=True).start())
+    code = _exit_code_of(child.pid)
+    _kill_what_is_left(os.getsid(0))  # a worker may outlive the server that started it
+    return code
+
+
+def _exit_code_of(command: int) -> int:
+    """Wait for the command, and meanwhile for orphans, which nobody else would."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == command:
+            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
 def _die_with_parent() -> None:
@@ -53,10 +68,18 @@ def _end_the_session_when_we_are_gone() -> None:
     session = os.getsid(0)
     for_reading, held_open = os.pipe()  # no program that we start inherits them
     if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever ends all asks the guard, too
         os.close(held_open)
         os.read(for_reading, 1)
-        kill_session(session)
+        _kill_what_is_left(session)
         os._exit(0)
+
+
+def _kill_what_is_left(session: int) -> None:
+    kill_session(session)
+    me = process_of(os.getpid())
+    if me and (mark := os.environ.get(MARK)):
+        Owned(mark, {me[:2]}).kill(spared=(session,))
 
 
 def _end_when_input_ends(child: "subprocess.Popen[bytes]") -> None:
@@ -74,9 +97,17 @@ def end_tree(pid: int, grace_s: float) -> None:
     for process in tree:
         _signal(process, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    _, alive = psutil.wait_procs(tree, timeout=max(0.0, deadline - time.monotonic()))
+    while (alive := list(filter(_is_alive, tree))) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)  # psutil's own waiting would take the exit code from who waits for it
     for process in alive:
         _signal(process, signal.SIGKILL)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _signal(process: psutil.Process, number: int) -> None:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from outrider.core.guard import kill_session
+from outrider.inside.owned_processes import MARK, Owned
 
 _STOP_TIMEOUT_S = 20.0
 _TAIL_LINES = 5
@@ -20,12 +21,13 @@ class GuardedProcess:
         name: how to call it in errors.
         command: program and arguments.
         log_path: where both its outputs go.
-        env: the whole environment of the command.
+        env: the whole environment of the command; with a server's mark in it, what leaves the command's session ends, too.
     """
 
     def __init__(self, name: str, command: list[str], log_path: Path, env: Mapping[str, str]) -> None:
         self.name = name
         self.log_path = log_path
+        self._mark = env.get(MARK)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         log_path.write_bytes(b"")
         self._process = subprocess.Popen(
@@ -52,6 +54,8 @@ class GuardedProcess:
             self._process.kill()
             self._process.wait()
         kill_session(self._process.pid)  # should the guard itself have been killed
+        if self._mark:
+            Owned(self._mark, set()).kill()
 
     @property
     def pid(self) -> int:
