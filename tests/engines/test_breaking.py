@@ -29,12 +29,13 @@ from outrider.engines.root_cause import root_cause
 from outrider.engines.serving import engine_named, serving
 from outrider.engines.vllm import ENGINE as VLLM
 from outrider.engines.vllm.log_rules import LOG
-from outrider.engines.watching import Watch
+from outrider.engines.watching import Watch, watched_of
 from outrider.measure.arms import at_urls
 from outrider.measure.stage import Terms, measure
 from outrider.targets.folder import TargetFolder
 
 _EOS, _K = 99, 3
+_LOG = LogRules(fatal=(LineRule("the core is lost", "^the core is lost"),))
 
 
 _SERVER = """
@@ -68,7 +69,7 @@ def _engine(script: str, timeout_s: float = 30.0) -> Engine:
         REFERENCE,
         id="script",
         launch=lambda _, spec: Launch([sys.executable, "-u", "-c", code, str(spec.port)], {}),
-        log=LogRules(fatal=(LineRule("the core is lost", "^the core is lost"),)),
+        log=_LOG,
         ready_timeout_s=timeout_s,
     )
 
@@ -81,7 +82,7 @@ def _serving(script: str, tmp_path: Path, timeout_s: float = 30.0) -> Any:
 @contextmanager
 def _watched(code: str, log: Path) -> Iterator[Watch]:
     command = [sys.executable, "-S", "-u", "-c", code]
-    with GuardedProcess("engine script", command, log, os.environ) as process, Watch(_engine(""), process) as watch:
+    with GuardedProcess("engine script", command, log, os.environ) as process, Watch(watched_of(process, _LOG)) as watch:
         yield watch
 
 

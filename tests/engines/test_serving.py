@@ -18,9 +18,11 @@ import pytest
 from outrider.core.errors import EngineFailed
 from outrider.engines.engine import Engine, Launch, ServeSpec
 from outrider.engines.environment import Environment, own_environment
-from outrider.engines.log_rules import LineRule, LogFailure, LogRules
+from outrider.engines.log_events import Event, PhaseEvent
+from outrider.engines.log_rules import LineRule, LogFailure, LogRules, PhaseRule
 from outrider.engines.reference import ENGINE
 from outrider.engines.serving import Served, serving
+from outrider.engines.timings import timings_of
 
 _ENVIRONMENT = own_environment("script", "1")
 _LOST = "print('the core is lost'); "
@@ -54,6 +56,11 @@ _SERVER = """
 """
 
 
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path / "home"))
+
+
 def _engine(script: str, timeout_s: float = 60.0) -> Engine:
     """An engine that is a script; `PORT` is its argument."""
     code = textwrap.dedent(_SERVER) + textwrap.dedent(script)
@@ -62,7 +69,8 @@ def _engine(script: str, timeout_s: float = 60.0) -> Engine:
         return Launch([sys.executable, "-u", "-c", code, str(spec.port)], {"OUTRIDER_TEST_OWN": "from the launch"})
 
     failures = (LogFailure(r"OutOfMemoryError: (.+)", "out of memory: {0}", "a smaller one"),)
-    log = LogRules(fatal=(LineRule("the core is lost", "^the core is lost"),), failures=failures)
+    phases = (PhaseRule("target_weights", "loading"),)
+    log = LogRules(phases, fatal=(LineRule("the core is lost", "^the core is lost"),), failures=failures)
     return replace(ENGINE, id="script", launch=launch, log=log, ready_timeout_s=timeout_s)
 
 
@@ -114,6 +122,7 @@ def test_a_server_that_is_up_and_refuses_its_first_request(tmp_path: Path) -> No
     with pytest.raises(EngineFailed) as caught, serving(_engine("status = 500; serve()"), _ENVIRONMENT, _spec(tmp_path), tmp_path / "log"):
         pass
     assert "failed on its first request" in caught.value.what
+    assert caught.value.evidence.startswith("500: ")
 
 
 def test_a_server_that_dies_on_its_first_request(tmp_path: Path) -> None:
@@ -188,8 +197,36 @@ def test_the_users_own_variables_win(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert (tmp_path / "log").read_text().splitlines()[0] == expected
 
 
+def test_what_happens_is_told_and_usual_times_are_kept(tmp_path: Path) -> None:
+    told: list[Event] = []
+    engine, spec = _engine("print('loading'); time.sleep(2); serve()"), _spec(tmp_path)
+    with serving(engine, _ENVIRONMENT, spec, tmp_path / "log", told.append):
+        pass
+    assert [event.phase for event in told if isinstance(event, PhaseEvent)] == ["target_weights", "ready", "token"]
+    usual_s = timings_of(_ENVIRONMENT, tmp_path).usual_s()
+    assert 1.5 < usual_s["target_weights"] < 10
+
+
+def test_a_server_is_asked_again_where_that_is_wanted(tmp_path: Path) -> None:
+    script = """
+    asked = []
+    def before_an_answer():
+        asked.append(1)
+        print(f"asked {len(asked)}")
+    serve()
+    """
+    with serving(_engine(script), _ENVIRONMENT, _spec(tmp_path), tmp_path / "log", probe_again_after_s=0.3):
+        deadline = time.monotonic() + 20
+        while "asked 3" not in (tmp_path / "log").read_text() and time.monotonic() < deadline:
+            time.sleep(0.1)
+    assert "asked 3" in (tmp_path / "log").read_text()
+
+
 def test_no_thread_is_left(tmp_path: Path) -> None:
     before = threading.active_count()
     with serving(_engine("serve()"), _ENVIRONMENT, _spec(tmp_path), tmp_path / "log"):
-        assert threading.active_count() == before + 1
+        deadline = time.monotonic() + 5
+        while threading.active_count() > before + 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert threading.active_count() == before + 1, "the watch only: a server that is ready is not asked any more"
     assert threading.active_count() == before

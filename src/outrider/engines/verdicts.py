@@ -83,8 +83,12 @@ class Judge:
     _suspected_s: float | None = None
     _made: float | None = None
 
-    def suspicion(self, now_s: float, phase: Phase, is_ready: bool, last_line: str) -> Verdict | None:
-        """What is wrong by all signs at `now_s`; None if nothing is. The log may have another name for it."""
+    def suspicion(self, now_s: float, phase: Phase | None, is_ready: bool, last_line: str) -> Verdict | None:
+        """What is wrong by all signs at `now_s`; None if nothing is. The log may have another name for it.
+
+        Args:
+            phase: None if it is not known, as of a server whose log does not go back to its start.
+        """
         if self.life.lost_worker:
             evidence = f"that process is gone, the one above it lives on; last line of the log: {last_line}"
             return Verdict("failed", f"lost its worker {self.life.lost_worker}", evidence, "worker-died", fix=_WORKER_FIX)
@@ -104,20 +108,23 @@ class Judge:
         is_over = waited_s > patience.spinning_s if self.life.pid is None else self._is_over(patience, silent_s, spinning_s)
         if not is_over or self._is_busy(now_s):
             return None
-        evidence = f"/health answers 200, /v1/completions has given nothing; {self._signs(silent_s)}; last line of the log: {last_line}"
+        evidence = (
+            f"/health answers 200, /v1/completions has given nothing; {self._signs(patience, silent_s)}; last line of the log: {last_line}"
+        )
         return Verdict("hung", f"hung: well by its own word, and no token came in {waited_s:.0f} s", evidence, "hung", fix=_HUNG_FIX)
 
-    def _not_ready(self, now_s: float, phase: Phase, seen: Seen | None, last_line: str) -> Verdict | None:
+    def _not_ready(self, now_s: float, phase: Phase | None, seen: Seen | None, last_line: str) -> Verdict | None:
         said = f"; {seen.said}" if seen and seen.said else ""
         taken_s = now_s - self.life.now_s
         if taken_s > self.ready_timeout_s:
-            return Verdict("hung", f"was not ready after {self.ready_timeout_s:.0f} s", f"{last_line}{said}", "not-ready")
-        if self.life.pid is None:  # whether it works cannot be seen
+            return Verdict("failed", f"was not ready after {self.ready_timeout_s:.0f} s", f"{last_line}{said}", "not-ready")
+        if self.life.pid is None or phase is None:  # whether it works, or should, cannot be seen
             return None
         silent_s, spinning_s = self.life.silent_for_s(now_s), self.life.spinning_for_s(now_s)
-        if not self._is_over(self.patience[phase], silent_s, spinning_s):
+        patience = self.patience[phase]
+        if not self._is_over(patience, silent_s, spinning_s):
             return None
-        evidence = f"{self._signs(silent_s)}{said}; last line of the log: {last_line}"
+        evidence = f"{self._signs(patience, silent_s)}{said}; last line of the log: {last_line}"
         return Verdict("hung", f"hung in phase {phase}: no progress for {spinning_s:.0f} s", evidence, "hung", fix=_HUNG_FIX)
 
     def _no_more(self, now_s: float, seen: Seen, last_line: str) -> Verdict | None:
@@ -133,9 +140,10 @@ class Judge:
     def _is_over(patience: Patience, silent_s: float, spinning_s: float) -> bool:
         return silent_s > patience.silence_s or spinning_s > patience.spinning_s
 
-    @staticmethod
-    def _signs(silent_s: float) -> str:
-        if silent_s < 5:
+    def _signs(self, patience: Patience, silent_s: float) -> str:
+        if self.life.pid is None:
+            return "its processes cannot be seen from here"
+        if silent_s <= patience.silence_s:
             return "its processes use the CPU, and nothing else moves"
         return f"its log, CPU time, disk, network and GPU memory have not moved for {silent_s:.0f} s"
 
