@@ -13,16 +13,15 @@ from outrider.core.plugins import load_plugin
 from outrider.core.shell import GuardedProcess
 from outrider.engines.engine import Engine, ServeSpec
 from outrider.engines.environment import Environment
-from outrider.engines.gates import VARIABLE, require_list
+from outrider.engines.gates import require_list
 from outrider.engines.log_events import Event
 from outrider.engines.probing import Probe
+from outrider.engines.servers import TAKEN_UP, attached
 from outrider.engines.timings import keep, timings_of
 from outrider.engines.watching import Watch, Watched, watched_of
 
 # after an answer broke off, how long the log may take to tell why
 _CAUSE_TIMEOUT_S = 8.0
-# variables in which a launch has already taken up what they were; all others are the user's to overrule
-_TAKEN_UP = ("LD_PRELOAD", "PYTHONPATH", VARIABLE)
 
 
 def engine_named(name: str) -> Engine:
@@ -96,7 +95,7 @@ def serving(
     require_list(engine, environment, spec.lift_target_types)
     launch = engine.launch(environment, spec)
     timings = timings_of(environment, spec.target)
-    env = {**launch.env, **os.environ} | {key: value for key, value in launch.env.items() if key in _TAKEN_UP}
+    env = {**launch.env, **os.environ} | {key: value for key, value in launch.env.items() if key in TAKEN_UP}
 
     def watched(process: GuardedProcess) -> Watched:
         found = watched_of(process, engine.log, timings.usual_s(), Probe(url, probe_again_after_s))
@@ -104,9 +103,11 @@ def serving(
         return replace(found, pid=None) if environment.image else found
 
     with (
-        GuardedProcess(f"engine {engine.id}", launch.command, log_path, env) as process,
+        attached(engine, environment, spec, launch, log_path) as record,
+        GuardedProcess(f"engine {engine.id}", launch.command, log_path, {**env, **record.variables}) as process,
         Watch(watched(process), engine.ready_timeout_s, tell) as watch,
     ):
+        record.started(process.pid)
         try:
             watch.wait_until_ready()
             keep(timings, watch.seconds)
