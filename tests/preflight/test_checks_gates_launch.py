@@ -53,6 +53,7 @@ UNPADDED = [*config('"disable_padded_drafter_batch": true'), "--async-scheduling
         (["--spec-method", "eagle3", "--spec-tokens", "0"], VLLM, "fail", "not above 0"),
         (["--spec-method", "eagle3", "--spec-tokens", "many"], VLLM, "fail", "not above 0"),
         (["--spec-method", "eagle3", "--spec-tokens", "3"], VLLM, "pass", ""),
+        (["--spec-method", "EAGLE3", "--spec-tokens", "3"], VLLM, "fail", "small letters"),
         (["--spec-method", "eagle3", "--spec-tokens", "3"], at("0.21.0"), "fail", "no short arguments"),
         (["--speculative-algorithm", "EAGLE3"], VLLM, "fail", "vllm has no argument --speculative-algorithm"),
         (config('"tensor_parallel_size": 2'), MORE, "fail", "no key of a speculative config"),
@@ -111,6 +112,9 @@ PAGED = [*numbers(3, 4, 8), "--page-size", "16", "--attention-backend"]
         (numbers(3, 1, 8), "0.5.11", "warn", "steps plus one"),
         ([*numbers(None, 1, 4), "--speculative-adaptive"], "0.5.11", "pass", ""),
         ([*numbers(None, None, None), "--speculative-window", "8"], "0.5.11", "fail", "does not know --speculative-window"),
+        (["--speculative-algo", "EAGLE3"], "0.5.11", "pass", ""),  # as far as it takes to tell one from the others
+        (["--speculative-num", "3"], "0.5.11", "fail", "does not know --speculative-num"),
+        (["--speculative-algo", "EAGLE3", "--speculative-num-s", "3"], "0.5.11", "fail", "only some are given"),
         (["--speculative-algorithm", "eagle3"], "0.5.11", "fail", "capitals"),
         (config(""), "0.5.11", "fail", "sglang has no argument --speculative-config"),
         (["--speculative-algorithm", "eagle3"], "0.5.12", "pass", ""),

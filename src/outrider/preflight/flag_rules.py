@@ -124,6 +124,11 @@ def _lower_case(subject: Subject) -> str:
     return f"--speculative-algorithm {shown(value)}" if isinstance(value, str) and value != value.upper() else ""
 
 
+def _not_lower_case(subject: Subject) -> str:
+    value = subject.arguments.speculative.get("method")
+    return f'"method": {shown(value)}' if isinstance(value, str) and value != value.lower() else ""
+
+
 def _some_numbers(subject: Subject) -> str:
     """Steps decide: without them the others must be left out, with them the width must be given."""
     if subject.method not in _CHAINED or subject.arguments.has("speculative-adaptive"):
@@ -176,6 +181,15 @@ FLAG_RULES: Final = (
     _refused("vllm", "", "", _no_tokens, "how many tokens to draft is not said", "num_speculative_tokens", _SPECULATIVE),
     _refused(
         "vllm", "", "", _too_few_tokens, "the number of tokens to draft is not above 0", "num_speculative_tokens above 0", _SPECULATIVE
+    ),
+    _refused(
+        "vllm",
+        "",
+        "",
+        _not_lower_case,
+        "the method has to be written in small letters",
+        "the method in small letters, e.g. eagle3",
+        f"{_SPECULATIVE} SpeculativeMethod",
     ),
     _refused(
         "vllm",

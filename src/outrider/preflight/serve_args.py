@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from outrider.core.errors import InputError
+from outrider.engines.facts import EngineFacts
 
 _SHORT: Final = {"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-q": "quantization", "-sc": "speculative-config"}
 # SGLang's spelling → the one that both engines understand
@@ -67,6 +68,23 @@ def parsed(arguments: Sequence[str]) -> ServeArgs:
         if short in values:
             speculative[key] = _plain(values[short])
     return ServeArgs(values, speculative)
+
+
+def completed(arguments: ServeArgs, facts: EngineFacts) -> ServeArgs:
+    """Arguments of speculation by their whole names: SGLang's command line takes as much of one as tells it from the others."""
+    if facts.engine != "sglang":
+        return arguments
+    whole = {key: _only(key, facts.speculative_keys) for key in arguments.speculative}
+    flags = {f"speculative-{key}".replace("_", "-"): f"speculative-{full}".replace("_", "-") for key, full in whole.items()}
+    return ServeArgs(
+        {flags.get(name, name): value for name, value in arguments.values.items()},
+        {whole[key]: value for key, value in arguments.speculative.items()},
+    )
+
+
+def _only(key: str, known: Sequence[str]) -> str:
+    beginning = [] if key in known else [name for name in known if name.startswith(key)]
+    return beginning[0] if len(beginning) == 1 else key
 
 
 def split(text: str) -> list[str]:

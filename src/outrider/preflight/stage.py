@@ -14,7 +14,7 @@ from outrider.engines.known import Standing
 from outrider.preflight.check import Check, Subject
 from outrider.preflight.method import algorithm_of, method_of
 from outrider.preflight.reading import read_headers, read_object, resolved_folder
-from outrider.preflight.serve_args import parsed
+from outrider.preflight.serve_args import completed, parsed
 
 _WORST_FIRST: Final[tuple[Verdict, ...]] = ("fail", "warn", "unknown", "pass")
 
@@ -126,7 +126,7 @@ def subject_of(
     else:
         drafter_path, drafter_config, drafter_tensors = None, drafter, None
         unread = "the drafter is only planned: it has no tensors yet"
-    serve_args, algorithm = parsed(arguments), algorithm_of(drafter_config)
+    serve_args, algorithm = completed(parsed(arguments), facts), algorithm_of(drafter_config)
     method, source = method_of(facts.engine, algorithm, method, serve_args)
     return Subject(
         target_path=target_path,
