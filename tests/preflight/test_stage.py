@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -222,6 +223,13 @@ def test_the_command_prints_one_json_object(target: Path, drafter: Path) -> None
     code, text = invoke("--target", str(target), "--drafter", str(drafter), "--json")
     result = PreflightResult.model_validate_json(text)
     assert code == 0 and result.verdict == "pass" and len(result.findings) == len(all_checks())
+
+
+def test_the_json_of_a_path_that_is_no_text(tmp_path: Path, drafter: Path) -> None:
+    target = write_target(tmp_path / os.fsdecode(b"odd\xff\x1b"))
+    code, text = invoke("--target", str(target), "--drafter", str(drafter), "--json")
+    assert code == 0 and text.isascii() and "odd\\udcff\\u001b" in text
+    assert json.loads(text)["verdict"] == "pass"
 
 
 def test_a_drafter_that_is_neither_folder_nor_algorithm(target: Path) -> None:

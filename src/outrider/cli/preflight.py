@@ -27,8 +27,7 @@ def preflight(
     from outrider.cli.choices import extra_arguments
     from outrider.core.errors import InputError
     from outrider.core.plugins import plugin_ids
-    from outrider.engines.asked import asked
-    from outrider.engines.serving import engine_named
+    from outrider.engines.asked import asked, every_version_of
     from outrider.preflight.matrix import matrix
     from outrider.preflight.own_verdict import own_verdict
     from outrider.preflight.planned import PLANS
@@ -41,7 +40,7 @@ def preflight(
     if all_versions:
         if arguments and not engine:
             raise InputError("serve arguments are those of one engine", fix="name it: --engine vllm --matrix")
-        rows = matrix(target, meant_drafter, [engine_named(engine).id] if engine else plugin_ids(engines), arguments, method)
+        rows = matrix(target, meant_drafter, [every_version_of(engine).id] if engine else plugin_ids(engines), arguments, method)
         if as_json:
             typer.echo(json.dumps([row.model_dump() for row in rows], indent=2))
         else:
@@ -53,7 +52,8 @@ def preflight(
     if meant.environment and not meant.engine.built_in:
         result = with_finding(result, own_verdict(subject, meant.environment, arguments))
     if as_json:
-        typer.echo(result.model_dump_json(indent=2))
+        # in ASCII: a path may hold bytes that are no text
+        typer.echo(json.dumps(result.model_dump(), indent=2))
     else:
         print_preflight(result, Console(soft_wrap=True))
     verdicts = {finding.verdict for finding in result.findings}

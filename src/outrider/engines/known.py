@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import TypeAdapter
 
 from outrider.core.errors import InputError
@@ -54,7 +54,7 @@ def known_facts(engine: str, version: str) -> Known:
         raise InputError(f"no facts of {engine} are kept", fix=f"name an installed one: --engine {engine} --engine-python PATH")
     try:
         wanted = Version(version.split("+")[0])
-    except InvalidVersion:
+    except ValueError:  # of which packaging's own error is one; a number may be too long to be read
         raise InputError(f"{version!r} is no version", fix=f"e.g. {engine}=={versions[-1]}") from None
     older = [v for v in versions if Version(v) <= wanted]
     nearest = older[-1] if older else versions[0]
