@@ -51,6 +51,19 @@ def test_method_known(target: Path, drafter: Path, method: str | None, facts: En
     assert finding_of("method_known", target, drafter, facts, method=method).verdict == verdict
 
 
+@pytest.mark.parametrize(("method", "fix"), [("eagle-3", "the method of this drafter, eagle3"), ("dspark", "vllm 0.")])
+def test_a_method_that_is_not_known_is_told_what_helps(target: Path, drafter: Path, method: str, fix: str) -> None:
+    facts = replace(VLLM, version="0.16.0")
+    assert finding_of("method_known", target, drafter, facts, method=method).fix.startswith(fix)
+
+
+def test_an_architecture_that_only_another_method_makes_unknown(target: Path, drafter: Path) -> None:
+    """A drafter of EAGLE-3 run by EAGLE: no other version helps, but the method does."""
+    found = finding_of("drafter_architecture", target, drafter, method="eagle")
+    assert found.verdict == "fail" and found.fix == "the method eagle3"
+    assert "EagleLlamaForCausalLMEagle3" in found.title and "for the method eagle" in found.title
+
+
 def test_a_method_that_cannot_be_told(tmp_path: Path, target: Path) -> None:
     folder = write_drafter(tmp_path / "drafter", TARGET)
     assert finding_of("method_known", target, folder).verdict == finding_of("method_fits", target, folder).verdict == "unknown"

@@ -51,4 +51,9 @@ def method_of(engine: str, algorithm: str | None, chosen: str | None, arguments:
     for value, source in ((chosen, "--method"), (given, "the serve arguments")):
         if isinstance(value, str) and value:
             return _word(value), source
-    return _WORDS.get(engine, {}).get(algorithm or "", algorithm), "the drafter's config"
+    return own_method(engine, algorithm), "the drafter's config"
+
+
+def own_method(engine: str, algorithm: str | None) -> str | None:
+    """The word by which an engine runs drafters of an algorithm."""
+    return _WORDS.get(engine, {}).get(algorithm or "", algorithm)

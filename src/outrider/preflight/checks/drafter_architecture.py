@@ -8,6 +8,7 @@ from outrider.engines.facts import EngineFacts
 from outrider.preflight.check import Check, Subject, finding, names_of
 from outrider.preflight.config_types import read_without_remote_code
 from outrider.preflight.drafter_lookup import Lookup, is_speculators, look_up, reads_speculators
+from outrider.preflight.method import own_method
 from outrider.preflight.reading import shown
 from outrider.preflight.versions import elsewhere
 
@@ -65,6 +66,14 @@ def _obstacles(subject: Subject, lookup: Lookup) -> list[tuple[str, str]]:
                 "write model_type llama, or deepseek_v2 for a drafter with MLA attention, into the drafter's config",
             )
         )
+    elif lookup.served is None and (own := _served_by_its_own_method(subject)):
+        obstacles.append(
+            (
+                f"{subject.engine} has no drafter of this architecture for the method {subject.method}: "
+                f"it looks for {shown(lookup.names)[1:-1]}",
+                f"the method {own}",
+            )
+        )
     elif lookup.served is None:
         looked_up = f": it looks for {shown(lookup.names)[1:-1]}" if lookup.rewritten else ""
         obstacles.append(
@@ -74,6 +83,12 @@ def _obstacles(subject: Subject, lookup: Lookup) -> list[tuple[str, str]]:
             )
         )
     return obstacles
+
+
+def _served_by_its_own_method(subject: Subject) -> str | None:
+    """The method that the drafter was trained for, where another one was named and this one finds a class."""
+    own = own_method(subject.facts.engine, subject.algorithm)
+    return own if own != subject.method and look_up(replace(subject, method=own)).served is not None else None
 
 
 def _readable(subject: Subject) -> str | None:

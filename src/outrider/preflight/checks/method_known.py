@@ -4,6 +4,7 @@ from typing import Final
 
 from outrider.core.results import Finding
 from outrider.preflight.check import Check, Subject, finding
+from outrider.preflight.method import own_method
 from outrider.preflight.reading import shown
 from outrider.preflight.versions import versions_where
 
@@ -23,7 +24,9 @@ def _run(subject: Subject) -> Finding:
         return finding(_ID, "unknown", f"the methods of {subject.engine} could not be read", place)
     found = f"{method}, by {subject.method_source}"
     if method not in methods:
+        own = own_method(subject.facts.engine, subject.algorithm)
         having = versions_where(subject.facts, lambda facts: method in facts.methods)
+        other = f"the method of this drafter, {own}" if own in methods else "a drafter of an algorithm that the engine has"
         return finding(
             _ID,
             "fail",
@@ -32,7 +35,7 @@ def _run(subject: Subject) -> Finding:
             found=found,
             expected=f"one of {', '.join(methods)}",
             effect="the server ends seconds after its start",
-            fix=having or "a drafter of an algorithm that the engine has",
+            fix=having or other,
         )
     return _misread(subject, method) or finding(_ID, "pass", f"{subject.engine} has the method {method}", place, found=found)
 
