@@ -17,6 +17,7 @@ from outrider.engines.environment import Environment
 from outrider.engines.printing import printed
 from outrider.engines.sglang import ENGINE as SGLANG
 from outrider.engines.vllm import ENGINE as VLLM
+from proofs import launch_flags
 
 _SPEC = ServeSpec(Path("/models/target"), Path("/models/drafter"), 3, "bfloat16", 8123, max_batch=16)
 _PLAIN = replace(_SPEC, drafter=None)
@@ -107,6 +108,47 @@ def test_vllm_is_asked_for_counts_of_requests_where_it_has_them(version: str, ha
     place = environment_of(VLLM, version)
     assert ("--per-request-spec-decode-metrics" in VLLM.launch(place, _SPEC).command) is has_it
     assert "--per-request-spec-decode-metrics" not in VLLM.launch(place, _PLAIN).command
+
+
+_SGLANG_PARSER = """
+class ServerArgs:
+    host: A[str, "where"] = "127.0.0.1"
+    port: A[int, "where"] = 30000
+    dtype: A[str, Arg(choices=["auto", {dtype}])] = "auto"
+    model_path: A[str, Arg(aliases=["--model"])]
+    served_model_name: A[str, "as"] = None
+    max_running_requests: A[int, Arg(help="many"{hidden})] = None
+    enable_metrics: A[{metrics}, "counts"] = False
+    def add_cli_args(parser):
+        parser.add_argument("--speculative-algorithm", type=str, choices=["EAGLE", {algorithm}])
+        parser.add_argument("--speculative-draft-model-path", "--speculative-draft-model")
+        parser.add_argument("--speculative-num-steps", type=int)
+        parser.add_argument("--speculative-eagle-topk", type=int)
+        parser.add_argument("--speculative-num-draft-tokens", {action}type=int)
+"""
+_SOUND_PARSER = {"dtype": '"bfloat16"', "hidden": "", "metrics": "bool", "algorithm": '"EAGLE3"', "action": ""}
+
+
+@pytest.mark.parametrize(
+    ("changed", "refused"),
+    [
+        ({}, None),
+        ({"dtype": '"float16"'}, "--dtype"),
+        ({"hidden": ", no_cli=True"}, "--max-running-requests"),
+        ({"metrics": "str"}, "--enable-metrics"),
+        ({"algorithm": '"NEXTN"'}, "--speculative-algorithm"),
+        ({"action": 'action="store_true", '}, "--speculative-num-draft-tokens"),
+    ],
+)
+def test_the_proof_of_launches_finds_what_a_parser_does_not_take(tmp_path: Path, changed: dict[str, str], refused: str | None) -> None:
+    (tmp_path / "sglang-0.5.16.dist-info").mkdir()
+    (tmp_path / "sglang-0.5.16.dist-info" / "METADATA").write_text("Name: sglang\nVersion: 0.5.16\n")
+    (tmp_path / "sglang" / "srt").mkdir(parents=True)
+    (tmp_path / "sglang" / "launch_server.py").write_text('if __name__ == "__main__":\n    pass\n')
+    (tmp_path / "sglang" / "srt" / "server_args.py").write_text(_SGLANG_PARSER.format(**_SOUND_PARSER | changed))
+    row = launch_flags.row_of(tmp_path)
+    assert [name for name, accepted in row.accepted.items() if not accepted] == ([refused] if refused else [])
+    assert ("**NO**" in launch_flags.page_of([row])) is bool(refused)
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])
