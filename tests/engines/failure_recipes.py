@@ -249,13 +249,6 @@ RECIPES: Final = (
         "stopped-ready", "SIGTERM to the server after it had answered", _sound, _while_serving(signal.SIGTERM, "api_server"), _ENDS_WITHIN_S
     ),
     Recipe(
-        "interrupted-ready",
-        "SIGINT to the server after it had answered",
-        _sound,
-        _while_serving(signal.SIGINT, "api_server"),
-        _ENDS_WITHIN_S,
-    ),
-    Recipe(
         "worker-hangs",
         "SIGSTOP to its worker while it served, and a request",
         _sound,
