@@ -97,7 +97,7 @@ async def _kill_a_worker_while_it_answers(url: str, family: list[psutil.Process]
     worker = next(p for p in family if "Worker" in " ".join(p.cmdline()))
     async with Server(url) as server:
         answer = asyncio.ensure_future(server.complete(Question("target", (3,), 400, 0.0, 0)))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         worker.send_signal(signal.SIGKILL)
         await answer
 
