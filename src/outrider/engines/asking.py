@@ -27,7 +27,7 @@ from outrider.engines.environment import Environment
 from outrider.engines.environments import home
 
 _INSIDE: Final = Path(__file__).parents[1] / "inside"
-_CONTAINERS: Final = ("docker", "podman")
+CONTAINERS: Final = ("docker", "podman")
 _SOURCE_TIMEOUT_S = 300.0
 _START_TIMEOUT_S = 300.0
 _PAIR_TIMEOUT_S = 30.0
@@ -132,7 +132,7 @@ def image_environment(engine: Engine, image: str) -> Environment:
     Raises:
         InputError: no container program, no such image on this machine, or one without the engine.
     """
-    container, identity = _found_image(image)
+    container, identity = found_image(image)
     folder = home() / "images" / sha256(f"{engine.id} {identity}".encode()).hexdigest()[:16]
     if not folder.is_dir():
         _copy_source(container, engine, image, folder)
@@ -149,13 +149,13 @@ def image_environment(engine: Engine, image: str) -> Environment:
     )
 
 
-def _found_image(image: str) -> tuple[str, str]:
+def found_image(image: str) -> tuple[str, str]:
     """The program that has an image, and the image's digest, so that a new image under an old name is read anew.
 
     Raises:
         InputError: none has it.
     """
-    programs = [path for name in _CONTAINERS if (path := shutil.which(name))]
+    programs = [path for name in CONTAINERS if (path := shutil.which(name))]
     if not programs:
         fix = "name the engine's interpreter, --engine-python PATH, or its version, --engine NAME==VERSION"
         raise InputError("an image can only be asked with docker or podman", evidence="neither is on PATH", fix=fix)
@@ -220,7 +220,7 @@ def _ask(environment: Environment, script: str, request: str, place: Path, timeo
     """Put a question; `place` is the one folder that is there for it."""
     if not environment.image:
         return _run([str(environment.python.absolute()), "-", request], _INSIDE / script, place, timeout_s)
-    container, name = _found_image(environment.image)[0], f"outrider-{uuid.uuid4().hex[:12]}"
+    container, name = found_image(environment.image)[0], f"outrider-{uuid.uuid4().hex[:12]}"
     command = [container, "run", "--rm", "-i", "--name", name, "--pull", "never", "--network", "none"]
     command += ["--volume", f"{place}:{place}:ro,z", *(f"--env={key}={value}" for key, value in _QUIET.items())]
     command += ["--entrypoint", str(environment.python), environment.image, "-", request]
