@@ -18,13 +18,16 @@ from outrider.cli import (
     init,
     measure,
     preflight,
+    ps,
     replay,
     report,
     run,
     serve,
+    stop,
     synthesize,
     target,
     train,
+    watch,
 )
 from outrider.core.errors import OutriderError, from_os_error
 
@@ -50,6 +53,9 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     diagnose.diagnose,
     report.report,
     serve.serve,
+    ps.ps,
+    stop.stop,
+    watch.watch,
 )
 for command in _COMMANDS:
     app.command()(command)

@@ -12,7 +12,7 @@ from outrider.core.errors import InputError
 
 _ASK_TIMEOUT_S = 60.0
 # what lies in the current folder must not stand in for a package; PYTHONPATH counts, as it does for a launch
-_ASK: Final = """
+ASK: Final = """
 import sys
 sys.path = [folder for folder in sys.path if folder]
 import importlib.metadata, importlib.util, json, os
@@ -78,7 +78,7 @@ def ask(python: Path, distributions: Mapping[str, str]) -> dict[str, Any]:
     """
     try:
         done = subprocess.run(
-            [str(python), "-c", _ASK, json.dumps(distributions)], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True
+            [str(python), "-c", ASK, json.dumps(distributions)], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True
         )
         answer: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
