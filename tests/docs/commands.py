@@ -9,7 +9,7 @@ from outrider.cli.main import app
 COMMANDS = (
     *("", "run", "init", "demo", "target import", "engine add", "engine list", "engine remove"),
     *("engine gate lift", "engine gate restore", "engine gate status", "preflight", "synthesize", "extract"),
-    *("train", "export", "measure", "replay", "diagnose", "report", "serve"),
+    *("train", "export", "measure", "replay", "diagnose", "report", "serve", "watch", "ps", "stop"),
 )
 
 
