@@ -114,6 +114,16 @@ def test_method_fits(tmp_path: Path, target: Path, architecture: str, method: st
     assert found.verdict == verdict and says in found.effect
 
 
+@pytest.mark.parametrize(("key", "verdict"), [("ptd_token_id", "fail"), ("pard_token", "fail"), ("pad_token_id", "pass")])
+def test_a_peagle_drafter_of_an_eagle3_architecture(tmp_path: Path, target: Path, key: str, verdict: str) -> None:
+    """Its config names the token that stands for those that are not known yet."""
+    folder = write_drafter(tmp_path / "drafter", DRAFTER | {key: 0})
+    assert finding_of("method_fits", target, folder).verdict == verdict
+    parallel = ["--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting": true}']
+    for check, expected in (("method_fits", "pass"), ("serve_flags", "pass" if verdict == "fail" else "fail")):
+        assert finding_of(check, target, folder, VLLM, parallel).verdict == expected
+
+
 def test_a_peagle_drafter_drafts_in_parallel(tmp_path: Path, target: Path) -> None:
     folder = write_drafter(tmp_path / "drafter", DRAFTER | {"architectures": ["PeagleLlamaForCausalLM"]})
     config = '{"method": "eagle3", "parallel_drafting": true}'

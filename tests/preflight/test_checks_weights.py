@@ -47,6 +47,30 @@ def whole_tensors() -> Tensors:
     return lacking("d2t", "t2d") | {"lm_head.weight": zeros("F32", V, H)}
 
 
+MASKED = drafter_tensors() | {"mask_hidden": zeros("F32", 1, 3 * H)}
+PARALLEL = ("--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting": true}')
+
+
+@pytest.mark.parametrize(
+    ("tensors", "facts", "arguments", "verdict"),
+    [
+        (MASKED, VLLM, PARALLEL, "pass"),
+        (MASKED, VLLM, (), "pass"),  # left out with a warning
+        (drafter_tensors(), VLLM, PARALLEL, "fail"),
+        (MASKED, replace(VLLM, version="0.15.1", speculative_keys=("method",)), (), "fail"),
+        (MASKED, REFERENCE, (), "fail"),
+    ],
+)
+def test_the_mask_of_a_drafter_that_drafts_in_parallel(
+    tmp_path: Path, target: Path, tensors: Tensors, facts: EngineFacts, arguments: tuple[str, ...], verdict: str
+) -> None:
+    folder = write_drafter(tmp_path / "drafter", DRAFTER | {"ptd_token_id": 0}, tensors)
+    found = finding_of("tensor_names", target, folder, facts, arguments)
+    assert found.verdict == verdict
+    assert "mask_hidden" not in tensors or verdict == "pass" or "mask_hidden" in found.found
+    assert "mask_hidden" in tensors or found.effect == "the start ends while the drafter is loaded: parallel drafting needs mask_hidden"
+
+
 @pytest.mark.parametrize(
     ("config", "tensors", "facts", "verdict", "says"),
     [

@@ -7,11 +7,15 @@ from typing import Any, Final
 from packaging.version import Version
 
 from outrider.core.results import Verdict
+from outrider.preflight.captured import valued
 from outrider.preflight.check import Subject
+from outrider.preflight.plain_config import plain_config
 from outrider.preflight.reading import shown
 from outrider.preflight.versions import version_of
 
 _ENDS: Final = "the server ends seconds after its start"
+# vllm/v1/spec_decode: where parallel drafting looks for its token; versions before 0.20 know the first two
+_MASK_TOKENS: Final = ("pard_token", "ptd_token_id", "mask_token_id", "dspark_noise_token_id", "dflash_config.mask_token_id")
 _CHAINED: Final = ("eagle", "eagle3", "nextn", "standalone")
 
 
@@ -129,6 +133,15 @@ def _not_lower_case(subject: Subject) -> str:
     return f'"method": {shown(value)}' if isinstance(value, str) and value != value.lower() else ""
 
 
+def _no_mask_token(subject: Subject) -> str:
+    """Parallel drafting feeds the drafter a token of its own for each position whose token is not known yet."""
+    if subject.arguments.speculative.get("parallel_drafting") is not True or subject.method in ("dflash", "dspark"):
+        return ""
+    config = plain_config(subject)
+    named = any(valued(config, key) is not None for key in _MASK_TOKENS)
+    return "" if named else f"parallel_drafting, and a drafter's config with none of {', '.join(_MASK_TOKENS)}"
+
+
 def _some_numbers(subject: Subject) -> str:
     """Steps decide: without them the others must be left out, with them the width must be given."""
     if subject.method not in _CHAINED or subject.arguments.has("speculative-adaptive"):
@@ -190,6 +203,15 @@ FLAG_RULES: Final = (
         "the method has to be written in small letters",
         "the method in small letters, e.g. eagle3",
         f"{_SPECULATIVE} SpeculativeMethod",
+    ),
+    _refused(
+        "vllm",
+        "0.16.0",
+        "",
+        _no_mask_token,
+        "the drafter was not made to draft in parallel",
+        "leave parallel_drafting out, or a P-EAGLE drafter",
+        "vllm/v1/spec_decode/llm_base_proposer.py _init_parallel_drafting_params (eagle.py in older versions)",
     ),
     _refused(
         "vllm",

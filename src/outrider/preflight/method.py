@@ -18,6 +18,8 @@ _BY_ARCHITECTURE: Final = (
     ("mlpspeculator", "mlp_speculator"),
     ("eagle", "eagle"),
 )
+# by which a drafter with an EAGLE-3 architecture says that it drafts all tokens in one pass
+_PARALLEL_TOKENS: Final = ("ptd_token_id", "pard_token")
 _LONGEST: Final = 64
 # algorithm → the word by which an engine runs it, where that is another one
 _WORDS: Final[Mapping[str, Mapping[str, str]]] = {"vllm": {"peagle": "eagle3", "dflash2": "dflash"}, "sglang": {"mtp": "eagle"}}
@@ -31,6 +33,8 @@ def algorithm_of(config: Mapping[str, Any]) -> str | None:
     named = config.get("architectures")
     names = [name.lower() for name in named if isinstance(name, str)] if isinstance(named, list) else []
     found = next((algorithm for part, algorithm in _BY_ARCHITECTURE if any(part in name for name in names)), None)
+    if found == "eagle3" and any(config.get(key) is not None for key in _PARALLEL_TOKENS):
+        return "peagle"
     if found is None and (config.get("draft_vocab_size") or config.get("eagle_aux_hidden_state_layer_ids")):
         return "eagle3"
     return found

@@ -10,6 +10,9 @@ from outrider.preflight.reading import shown
 _ID = "tensor_names"
 # they have a check of their own
 _MAPS: Final = frozenset({"d2t", "t2d"})
+# what a drafter of vLLM's Llama class is fed where a state is not there yet; left out unless it drafts in parallel
+_MASK: Final = "mask_hidden"
+_NO_MASK: Final = "the start ends while the drafter is loaded: parallel drafting needs mask_hidden"
 # left in checkpoints by old software; engines drop them
 _DROPPED: Final = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 _MISSING: Final = {
@@ -59,7 +62,7 @@ def _read(subject: Subject, layout: Layout, stored: set[str]) -> tuple[set[str],
     strict = layout.loading is not None and layout.loading.missing == "refused"
     for name in stored:
         ours = layout.our_name(name)
-        if ours is not None and (ours in layout.shapes or ours in _MAPS):
+        if ours is not None and (ours in layout.shapes or ours in _MAPS or (ours == _MASK and _reads_mask(subject, layout))):
             present.add(ours)
         elif strict or not name.endswith(_DROPPED):
             unexpected.append(name)
@@ -70,7 +73,12 @@ def _wanted(subject: Subject, layout: Layout, present: set[str]) -> list[str]:
     """An embedding that is missing is taken from the target, unless that one is of another width."""
     target_width = whole(subject.text_config, "hidden_size")
     cannot_share = EMBEDDING not in present and target_width is not None and target_width != layout.hidden_size
-    return [*layout.needed, EMBEDDING] if cannot_share else [*layout.needed]
+    drafts_in_parallel = subject.arguments.speculative.get("parallel_drafting") is True and _reads_mask(subject, layout)
+    return [*layout.needed, *[EMBEDDING] * cannot_share, *[_MASK] * drafts_in_parallel]
+
+
+def _reads_mask(subject: Subject, layout: Layout) -> bool:
+    return subject.facts.engine == "vllm" and "parallel_drafting" in subject.facts.speculative_keys and not layout.has_mla
 
 
 def _takes_targets_head(layout: Layout) -> bool:
@@ -115,7 +123,8 @@ def _too_deep(subject: Subject, layout: Layout) -> Finding:
 def _effects(subject: Subject, layout: Layout, missing: list[str], unexpected: list[str]) -> list[str]:
     if layout.loading is None:
         return ["engines leave out or refuse what they do not find or know"]
-    effects = [_MISSING[layout.loading.missing].format(engine=subject.engine)] * bool(missing)
+    effects = [_NO_MASK] * (_MASK in missing)
+    effects += [_MISSING[layout.loading.missing].format(engine=subject.engine)] * any(name != _MASK for name in missing)
     if unexpected and all(name.endswith(".bias") for name in unexpected):
         return [*effects, _BIASES]
     return [*effects, *[_UNEXPECTED[layout.loading.unexpected].format(engine=subject.engine)] * bool(unexpected)]
