@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from outrider.engines.facts import EngineFacts, Listed
+from outrider.engines.known import facts_of_version
 from preflight.folders import DRAFTER, LISTED, REFERENCE, TARGET, VLLM, finding_of, write_drafter, write_target
 
 
@@ -102,6 +103,14 @@ def test_a_list_that_is_for_another_method(tmp_path: Path, drafter: Path) -> Non
     folder = write_target(tmp_path / "target", TARGET | {"model_type": "kimi_k2"})
     assert finding_of("target_types", folder, drafter, LISTED).verdict == "fail"
     assert finding_of("target_types", folder, drafter, LISTED, method="mtp").verdict == "pass"
+
+
+def test_a_target_without_a_class_of_its_own_in_any_version(tmp_path: Path, drafter: Path) -> None:
+    """Later versions may serve it by the general class."""
+    folder = write_target(tmp_path / "target", TARGET | {"architectures": ["FooForCausalLM"]})
+    found = finding_of("target_interface", folder, drafter, facts_of_version("vllm", "0.12.0"))
+    assert found.verdict == "fail" and "its general class TransformersForCausalLM" in found.title
+    assert found.fix.startswith("vllm 0.13.0 or later, by TransformersForCausalLM")
 
 
 def test_target_interface_of_a_family_that_our_engine_does_not_know(tmp_path: Path, drafter: Path) -> None:

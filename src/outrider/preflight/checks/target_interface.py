@@ -13,6 +13,7 @@ _ID = "target_interface"
 _FED: Final = ("eagle3", "dflash", "dspark", "extract_hidden_states")
 # the class that serves whatever has none of its own, through the transformers library
 _GENERAL: Final = "Transformers"
+_GENERAL_TEXT: Final = "TransformersForCausalLM"
 
 
 def _run(subject: Subject) -> Finding:
@@ -48,7 +49,7 @@ def _of_general_class(subject: Subject, found: str) -> Finding:
     having = general & (facts.interface_classes or frozenset())
     named = subject.target_architectures
     if not having and named and not any(name in facts.interface_evidence for name in named):
-        also = f", and its general class {min(general)} hands out no aux states" if general else ""
+        also = f", and its general class {_GENERAL_TEXT} hands out no aux states" if _GENERAL_TEXT in general else ""
         return _fail(subject, f"{subject.engine} has no class for this target{also}", found)
     return finding(
         _ID,
@@ -67,7 +68,9 @@ def _fail(subject: Subject, title: str, found: str) -> Finding:
         served = next((facts.targets[name] for name in names if name in facts.targets), None)
         return served in (facts.interface_classes or ())
 
-    versions = elsewhere(subject.facts, has_it) or "no known version has it: a drafter that needs no aux states"
+    versions = (
+        elsewhere(subject.facts, has_it) or _general_elsewhere(subject) or "no known version has it: a drafter that needs no aux states"
+    )
     gate = "; lifting the list of target types does not help here" if subject.facts.target_types else ""
     runner = subject.runner_facts
     return finding(
@@ -80,6 +83,17 @@ def _fail(subject: Subject, title: str, found: str) -> Finding:
         effect="the start ends after all weights are loaded",
         fix=f"{versions}{gate}",
     )
+
+
+def _general_elsewhere(subject: Subject) -> str:
+    """For a target that no version has a class of its own for: those whose general class hands out aux states."""
+
+    def has_it(facts: EngineFacts) -> bool:
+        is_named = any(name in facts.targets for name in subject.target_architectures)
+        return not is_named and _GENERAL_TEXT in (facts.interface_classes or ())
+
+    versions = elsewhere(subject.facts, has_it)
+    return f"{versions}, by {_GENERAL_TEXT}, if transformers has such a model" if versions else ""
 
 
 def _without_interface(subject: Subject, found: str) -> Finding:
