@@ -164,6 +164,16 @@ def test_a_drafter_that_cannot_be_planned_is_an_input_error(tmp_path: Path, chan
         planned_eagle3(target)
 
 
+def test_a_drafter_is_planned_for_a_target_without_a_width_of_its_own(tmp_path: Path) -> None:
+    """Mixtures of experts state the width of an expert alone."""
+    config = {key: value for key, value in TARGET.items() if key != "intermediate_size"} | {"moe_intermediate_size": 4, "num_experts": 8}
+    target = write_target(tmp_path / "target", config)
+    assert planned_eagle3(target)["intermediate_size"] == 4 * TARGET["hidden_size"]
+    assert planned_eagle3(write_target(tmp_path / "dense"))["intermediate_size"] == TARGET["intermediate_size"]
+    with pytest.raises(InputError, match="no drafter can be planned"):
+        planned_eagle3(write_target(tmp_path / "wrong", config | {"intermediate_size": "wide"}))
+
+
 def test_a_planned_drafter_of_our_own_target_passes(tiny_target: TargetFolder) -> None:
     facts = reference_facts(own_environment("reference", "0.1.0"))
     result = preflight(tiny_target.path, planned_config(tiny_target, (1, 3, 5), 200, None, "bfloat16"), facts)

@@ -10,8 +10,12 @@ from outrider.drafters.shape import default_aux_layers, shape_for
 from outrider.formats.deepseek_eagle3_layout import config_json as mla_config_json
 from outrider.formats.deepseek_eagle3_layout import sizes_from
 from outrider.formats.llama_eagle3_layout import config_json
+from outrider.preflight.check import whole
 from outrider.preflight.reading import eos_token_ids, read_object, resolved_folder
 from outrider.targets.folder import TargetFolder
+
+# of a layer's inner width to its own
+_USUAL_RATIO: Final = 4
 
 
 def planned_config(
@@ -46,7 +50,10 @@ def planned_eagle3(target_path: Path) -> dict[str, Any]:
     """
     target, settings = _target(target_path), TrainSection()
     layers = default_aux_layers(target.num_layers)
-    return planned_config(target, layers, settings.draft_vocab_size, settings.intermediate_size, ExportSection().dtype)
+    # a mixture of experts may state no width: training asks for it, and no gate turns on it
+    text = target.text_config
+    width = _USUAL_RATIO * (whole(text, "hidden_size") or 0) if text.get("intermediate_size") is None else settings.intermediate_size
+    return planned_config(target, layers, settings.draft_vocab_size, width, ExportSection().dtype)
 
 
 def planned_mla(target_path: Path) -> dict[str, Any]:
