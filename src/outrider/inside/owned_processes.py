@@ -285,6 +285,7 @@ class _Keeper:
 
     def run(self, tells: int) -> None:
         adopt_orphans()
+        starter = process_of(os.getppid())
         signal.signal(signal.SIGHUP, lambda *_: None)  # a function: what is ignored would be ignored by the engine, too
         signal.signal(signal.SIGINT, lambda *_: None)
         signal.signal(signal.SIGTERM, self._note_wish)
@@ -292,12 +293,22 @@ class _Keeper:
         pid, error = self._engine()
         os.write(tells, json.dumps({"error": error} if error else self._state).encode())
         os.close(tells)
+        self._let_answer(starter)
         if pid:
             self._wait_until_it_ends()
         self._owned.end(_GRACE_S)
         self._reap()
         self._state["seen"] = []
         self._note()
+
+    @staticmethod
+    def _let_answer(starter: Process | None) -> None:
+        """Whoever started us has the mark, too, and is not to be ended before it has said how that went."""
+        deadline = time.monotonic() + _GRACE_S
+        while starter and time.monotonic() < deadline:
+            now = process_of(starter.pid)
+            starter = starter if now and now.started == starter.started else None
+            time.sleep(_POLL_S / 5)
 
     def _note_wish(self, *_: Any) -> None:
         self._asked_to_end = True
