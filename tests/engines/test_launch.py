@@ -142,7 +142,7 @@ _SOUND_PARSER = {"dtype": '"bfloat16"', "hidden": "", "metrics": "bool", "algori
 )
 def test_the_proof_of_launches_finds_what_a_parser_does_not_take(tmp_path: Path, changed: dict[str, str], refused: str | None) -> None:
     (tmp_path / "sglang-0.5.16.dist-info").mkdir()
-    (tmp_path / "sglang-0.5.16.dist-info" / "METADATA").write_text("Name: sglang\nVersion: 0.5.16\n")
+    (tmp_path / "sglang-0.5.16.dist-info" / "METADATA").write_text("Name: sglang\nVersion: 0.5.16\nRequires-Dist: torch\n")
     (tmp_path / "sglang" / "srt").mkdir(parents=True)
     (tmp_path / "sglang" / "launch_server.py").write_text('if __name__ == "__main__":\n    pass\n')
     (tmp_path / "sglang" / "srt" / "server_args.py").write_text(_SGLANG_PARSER.format(**_SOUND_PARSER | changed))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from outrider.core.errors import InputError
 from outrider.engines.arguments import options
 from outrider.engines.engine import ServeSpec
 from outrider.engines.environment import Environment
@@ -182,10 +183,12 @@ def _accepts(taken: Taken | None, values: Sequence[str]) -> bool:
 
 
 def _metadata(root: Root) -> tuple[str, str]:
-    info = next(path for path in root.iterdir() if path.name.endswith(".dist-info"))
-    lines = (info / "METADATA").read_text(encoding="utf-8").splitlines()
-    fields = dict(line.partition(": ")[::2] for line in reversed(lines) if ": " in line)
-    return fields["Name"], fields["Version"].partition("+")[0]
+    for info in (path for path in root.iterdir() if path.name.endswith(".dist-info")):
+        lines = (info / "METADATA").read_text(encoding="utf-8").splitlines()
+        fields = dict(line.partition(": ")[::2] for line in reversed(lines) if ": " in line)
+        if "Requires-Dist" in fields:  # some wheels carry the metadata of an empty one, too
+            return fields["Name"], fields["Version"].partition("+")[0]
+    raise InputError(f"{root} is no unpacked wheel", fix="name one wheel's tree")
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
