@@ -105,6 +105,13 @@ def test_a_list_that_is_for_another_method(tmp_path: Path, drafter: Path) -> Non
     assert finding_of("target_types", folder, drafter, LISTED, method="mtp").verdict == "pass"
 
 
+@pytest.mark.parametrize(("version", "is_there"), [("0.33.0", True), ("0.12.0", False)])
+def test_the_general_class_is_a_way_where_it_has_the_interface(tmp_path: Path, drafter: Path, version: str, is_there: bool) -> None:
+    folder = write_target(tmp_path / "target", TARGET | {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"})
+    found = finding_of("target_interface", folder, drafter, facts_of_version("vllm", version))
+    assert found.verdict == "fail" and ("--model-impl transformers" in found.fix) == is_there
+
+
 def test_a_target_without_a_class_of_its_own_in_any_version(tmp_path: Path, drafter: Path) -> None:
     """Later versions may serve it by the general class."""
     folder = write_target(tmp_path / "target", TARGET | {"architectures": ["FooForCausalLM"]})

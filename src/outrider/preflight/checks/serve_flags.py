@@ -63,15 +63,22 @@ def _unknown_keys(subject: Subject) -> Iterator[_Fault]:
             if subject.facts.engine == "sglang"
             else f"{shown(key)} in the speculative config"
         )
-        having = versions_where(subject.facts, partial(_has_key, key))
         yield _Fault(
             "fail",
             f"{subject.engine} does not know {flag}",
             flag,
             _ENDS,
-            f"{having}, or leave it out" if having else "leave it out",
+            _instead_of(subject, key),
             subject.facts.methods_evidence or subject.facts.source,
         )
+
+
+def _instead_of(subject: Subject, key: str) -> str:
+    longer = [name for name in subject.facts.speculative_keys if name.startswith(key)]
+    if longer and subject.facts.engine == "sglang":
+        return f"the whole name: {' or '.join(f'--speculative-{name}'.replace('_', '-') for name in longer)}"
+    having = versions_where(subject.facts, partial(_has_key, key))
+    return f"{having}, or leave it out" if having else "leave it out"
 
 
 def _is_of_another(engine: str, name: str) -> bool:

@@ -71,6 +71,9 @@ def _fail(subject: Subject, title: str, found: str) -> Finding:
     versions = (
         elsewhere(subject.facts, has_it) or _general_elsewhere(subject) or "no known version has it: a drafter that needs no aux states"
     )
+    is_text = not subject.facts.multimodal_classes.intersection(subject.target_classes)
+    if is_text and _GENERAL_TEXT in (subject.facts.interface_classes or ()) and subject.facts.engine == "vllm":
+        versions += f"; or --model-impl transformers, which serves it by {_GENERAL_TEXT}, if transformers has such a model"
     gate = "; lifting the list of target types does not help here" if subject.facts.target_types else ""
     runner = subject.runner_facts
     return finding(
