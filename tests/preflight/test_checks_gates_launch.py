@@ -36,7 +36,14 @@ def at(version: str, facts: EngineFacts = VLLM) -> EngineFacts:
 
 
 MORE = replace(
-    VLLM, speculative_keys=(*VLLM.speculative_keys, "tensor_parallel_size", "disable_padded_drafter_batch", "rejection_sample_method")
+    VLLM,
+    speculative_keys=(
+        *VLLM.speculative_keys,
+        "tensor_parallel_size",
+        "disable_padded_drafter_batch",
+        "rejection_sample_method",
+        "synthetic_acceptance_length",
+    ),
 )
 UNPADDED = [*config('"disable_padded_drafter_batch": true'), "--async-scheduling"]
 
@@ -69,6 +76,8 @@ UNPADDED = [*config('"disable_padded_drafter_batch": true'), "--async-scheduling
         (UNPADDED, replace(MORE, version="0.33.0", runner="V2"), "pass", ""),
         (config('"disable_padded_drafter_batch": true'), MORE, "pass", ""),
         (config('"rejection_sample_method": "synthetic"'), MORE, "warn", "made up"),
+        (config('"synthetic_acceptance_length": 3.0'), MORE, "warn", "made up"),
+        (config('"synthetic_acceptance_length": null'), MORE, "pass", ""),
         (config('"tensor_parallel_size": 2, "a": 1'), MORE, "fail", '"a" in the speculative config; tensor_parallel_size is no key'),
     ],
 )
@@ -131,6 +140,11 @@ PAGED = [*numbers(3, 4, 8), "--page-size", "16", "--attention-backend"]
 def test_serve_flags_of_sglang(target: Path, drafter: Path, arguments: list[str], version: str, verdict: str, says: str) -> None:
     found = finding_of("serve_flags", target, drafter, at(version, SGLANG), arguments)
     assert found.verdict == verdict and says in found.title
+
+
+def test_an_argument_that_is_cut_too_short_is_told_its_whole_name(target: Path, drafter: Path) -> None:
+    found = finding_of("serve_flags", target, drafter, at("0.5.11", SGLANG), ["--speculative-num", "3"])
+    assert found.fix == "the whole name: --speculative-num-steps or --speculative-num-draft-tokens"
 
 
 @pytest.mark.parametrize(

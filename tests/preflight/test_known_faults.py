@@ -92,17 +92,6 @@ CASES = {
     "vllm-short-drafter": Case(
         "0.26.0", ("0.27.0",), drafter={"max_position_embeddings": 32}, mended={"arguments": ["--max-model-len", "32"]}
     ),
-    "vllm-drafter-on-one-gpu": Case(
-        "0.33.0",
-        arguments=["-tp", "8", "--speculative-config", '{"draft_tensor_parallel_size": 1}'],
-        mended={"arguments": ["-tp", "8", "--speculative-config", '{"draft_tensor_parallel_size": 8}']},
-    ),
-    "vllm-made-up-acceptance": Case(
-        "0.33.0",
-        ("0.19.1",),
-        arguments=["--speculative-config", '{"synthetic_acceptance_length": 3.0}'],
-        mended={"arguments": ["--speculative-config", '{"synthetic_acceptance_length": null}']},
-    ),
     "vllm-triton-mla-prefill": Case("0.30.0", ("0.31.0",), MLA_TARGET, mended={"arguments": ["--attention-backend", "FLASHMLA"]}),
     "vllm-triton-mla-graphs": Case("0.21.0", ("0.22.0",), MLA_TARGET, mended={"target": {}}),
     "vllm-unread-keys": Case("0.21.0", ("0.22.0",), drafter={"norm_output": True}, mended={"drafter": {"norm_before_residual": True}}),

@@ -41,8 +41,6 @@ class Condition(Frozen):
         without_arguments: none of these is given.
         arguments_below_1: one of these is given and below 1.
         without_backends: the launch chooses none of these attention backends.
-        speculative_keys: one of these is set in the speculative config.
-        speculative_values: the speculative config says all of this.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,8 +69,6 @@ class Condition(Frozen):
     without_arguments: tuple[str, ...] | None = None
     arguments_below_1: tuple[str, ...] | None = None
     without_backends: tuple[str, ...] | None = None
-    speculative_keys: tuple[str, ...] | None = None
-    speculative_values: Mapping[str, Any] | None = None
 
 
 def holds(condition: Condition, subject: Subject) -> bool:
@@ -157,11 +153,6 @@ def _chooses_none(subject: Subject, wanted: tuple[str, ...]) -> bool:
     return not any(isinstance(name, str) and name.upper() in wanted for name in given)
 
 
-def _says(subject: Subject, wanted: Mapping[str, Any]) -> bool:
-    given = subject.arguments.speculative
-    return all(str(given.get(key)) == str(value) for key, value in wanted.items())
-
-
 _TESTS: Final[Mapping[str, Callable[[Subject, Any], bool]]] = {
     "methods": lambda subject, wanted: subject.method in wanted,
     "target_classes": lambda subject, wanted: any(name in wanted for name in subject.target_classes[:1]),
@@ -187,6 +178,4 @@ _TESTS: Final[Mapping[str, Callable[[Subject, Any], bool]]] = {
     "without_arguments": lambda subject, wanted: not any(name in subject.arguments.values for name in wanted),
     "arguments_below_1": _is_below_1,
     "without_backends": _chooses_none,
-    "speculative_keys": lambda subject, wanted: any(subject.arguments.speculative.get(key) is not None for key in wanted),
-    "speculative_values": _says,
 }
