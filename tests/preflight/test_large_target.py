@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from outrider.engines.known import known_versions
 from preflight.folders import TARGET, write_drafter, write_target
 
 NUM_SHARDS = 64
@@ -31,6 +32,23 @@ print(json.dumps({
     "seconds": time.perf_counter() - started,
     "heavy": sorted({"torch", "transformers", "numpy", "vllm"} & set(sys.modules)),
 }))
+"""
+
+# the command whole, where every connection is an error
+_COMMAND = """
+import socket, sys, time
+started = time.perf_counter()
+def refused(*_, **__):
+    raise AssertionError("a connection")
+socket.socket.connect = socket.getaddrinfo = refused
+from outrider.cli.main import main
+sys.argv[0] = "outrider"
+try:
+    main()
+finally:
+    heavy = sorted({"torch", "transformers", "numpy", "vllm"} & set(sys.modules))
+    megabytes = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) // 1024
+    print(time.perf_counter() - started, megabytes, *heavy, file=sys.stderr)
 """
 
 
@@ -93,6 +111,21 @@ def test_an_index_of_a_trillion_parameters(tmp_path: Path, large: Path, plan: st
     assert told["findings"]["target_tensors"] == "pass"
     assert told["megabytes"] < 200
     assert told["seconds"] < 2
+
+
+@pytest.mark.parametrize(("arguments", "limit_s"), [(("--engine", "vllm==0.33.0", "--json"), 2), (("--matrix",), 20)])
+def test_the_command_on_a_trillion_parameters(large: Path, arguments: tuple[str, ...], limit_s: float) -> None:
+    """One version, and all of them, from the import on; nothing is asked over the network."""
+    command = [sys.executable, "-c", _COMMAND, "preflight", "--target", str(large), "--drafter", "eagle3", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    seconds, megabytes, *heavy = done.stderr.split()
+    assert float(seconds) < limit_s and int(megabytes) < 200 and heavy == []
+    if "--json" in arguments:
+        assert {finding["id"]: finding["verdict"] for finding in json.loads(done.stdout)["findings"]}["target_tensors"] == "pass"
+    else:
+        rows = [line for line in done.stdout.splitlines() if line.split()[1] in ("vllm", "sglang")]
+        assert len(rows) == len(known_versions("vllm")) + len(known_versions("sglang"))
 
 
 def test_shards_cut_behind_their_headers(tmp_path: Path, large: Path) -> None:

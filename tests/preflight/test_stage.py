@@ -233,6 +233,10 @@ def test_the_command_prints_one_json_object(target: Path, drafter: Path) -> None
     code, text = invoke("--target", str(target), "--drafter", str(drafter), "--json")
     result = PreflightResult.model_validate_json(text)
     assert code == 0 and result.verdict == "pass" and len(result.findings) == len(all_checks())
+    told = json.loads(text)
+    assert set(told) == {"verdict", "engine", "findings"} and set(told["engine"]) == {"name", "version", "runner", "source"}
+    keys = {"id", "verdict", "title", "found", "expected", "evidence", "effect", "fix"}
+    assert all(set(finding) == keys and finding["verdict"] in ("pass", "warn", "fail", "unknown") for finding in told["findings"])
 
 
 def test_the_json_of_a_path_that_is_no_text(tmp_path: Path, drafter: Path) -> None:
