@@ -66,6 +66,17 @@ class Verdict:
 
 
 @dataclass
+class _Doubt:
+    """That the request of `asked_s` will be answered; `made` is how many tokens the server had made as it arose."""
+
+    asked_s: float
+    began_s: float
+    made: float | None
+    signs: str
+    is_confirmed: bool = False
+
+
+@dataclass
 class Judge:
     """Judges by the signs from beyond the log.
 
@@ -80,8 +91,8 @@ class Judge:
     probe: Probe | None
     ready_timeout_s: float = float("inf")
     patience: Mapping[Phase, Patience] = field(default_factory=lambda: PATIENCE)
-    _suspected_s: float | None = None
-    _made: float | None = None
+    _doubt: _Doubt | None = None
+    _busy_s: float = float("-inf")  # when it was last seen to make tokens for others
 
     def suspicion(self, now_s: float, phase: Phase | None, is_ready: bool, last_line: str) -> Verdict | None:
         """What is wrong by all signs at `now_s`; None if nothing is. The log may have another name for it.
@@ -102,16 +113,33 @@ class Judge:
         return self._no_more(now_s, seen, last_line) if seen and seen.stage != "answered" else None
 
     def _unanswered(self, now_s: float, seen: Seen, last_line: str) -> Verdict | None:
-        """Well, and yielding nothing."""
-        patience, waited_s = self.patience["ready"], now_s - seen.since_s
+        """Well, and yielding nothing: unless it makes tokens for others, told by two looks at its count some seconds apart."""
+        assert self.probe
+        doubt = self._doubt
+        if doubt is None or doubt.asked_s != seen.since_s:
+            self._doubt = self._doubted(now_s, seen, last_line)
+            return None
+        if not doubt.is_confirmed:
+            if now_s - doubt.began_s < _BUSY_CHECK_S:
+                return None
+            made = self.probe.tokens_made()
+            if made is not None and doubt.made is not None and made > doubt.made:
+                self._doubt, self._busy_s = None, now_s
+                return None
+            doubt.is_confirmed = True
+        says = f"hung: well by its own word, and no token came in {now_s - seen.since_s:.0f} s"
+        return Verdict("hung", says, f"/health answers 200, /v1/completions has given nothing; {doubt.signs}", "hung", fix=_HUNG_FIX)
+
+    def _doubted(self, now_s: float, seen: Seen, last_line: str) -> _Doubt | None:
+        """That it will ever answer, once patience is over. The looks at its count are signs of life, too: they are not waited out."""
+        assert self.probe
+        patience, waited_s = self.patience["ready"], now_s - max(seen.since_s, self._busy_s)
         silent_s, spinning_s = (min(waited_s, s) for s in (self.life.silent_for_s(now_s), self.life.spinning_for_s(now_s)))
         is_over = waited_s > patience.spinning_s if self.life.pid is None else self._is_over(patience, silent_s, spinning_s)
-        if not is_over or self._is_busy(now_s):
+        if not is_over:
             return None
-        evidence = (
-            f"/health answers 200, /v1/completions has given nothing; {self._signs(patience, silent_s)}; last line of the log: {last_line}"
-        )
-        return Verdict("hung", f"hung: well by its own word, and no token came in {waited_s:.0f} s", evidence, "hung", fix=_HUNG_FIX)
+        signs = f"{self._signs(patience, silent_s)}; last line of the log: {last_line}"
+        return _Doubt(seen.since_s, now_s, self.probe.tokens_made(), signs)
 
     def _not_ready(self, now_s: float, phase: Phase | None, seen: Seen | None, last_line: str) -> Verdict | None:
         said = f"; {seen.said}" if seen and seen.said else ""
@@ -146,17 +174,3 @@ class Judge:
         if silent_s <= patience.silence_s:
             return "its processes use the CPU, and nothing else moves"
         return f"its log, CPU time, disk, network and GPU memory have not moved for {silent_s:.0f} s"
-
-    def _is_busy(self, now_s: float) -> bool:
-        """Whether it makes tokens for others: two looks at its count, some seconds apart."""
-        assert self.probe
-        if self._suspected_s is None or now_s - self._suspected_s > 2 * _BUSY_CHECK_S:
-            self._suspected_s, self._made = now_s, self.probe.tokens_made()
-            return self._made is not None
-        if self._made is None or now_s - self._suspected_s < _BUSY_CHECK_S:
-            return self._made is not None
-        made = self.probe.tokens_made()
-        is_busy = made is not None and made > self._made
-        self._suspected_s = now_s if is_busy else self._suspected_s
-        self._made = made
-        return is_busy
