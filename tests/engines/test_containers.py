@@ -16,9 +16,10 @@ from outrider.core.errors import EngineFailed, InputError
 from outrider.core.shell import GuardedProcess
 from outrider.engines import containers
 from outrider.engines.arguments import options
-from outrider.engines.containers import ended, launched
+from outrider.engines.containers import ended, ending, launch_of, launched
 from outrider.engines.engine import Launch, ServeSpec
 from outrider.engines.environment import Environment
+from outrider.engines.vllm import ENGINE as VLLM
 from outrider.inside.owned_processes import marked
 
 _IMAGE = "engine:1"
@@ -145,7 +146,7 @@ def test_a_launch_is_wrapped(docker: Path, place: Environment, tmp_path: Path) -
     assert (said["--name"], said["--network"], said["--ipc"], said["--pull"], said["--rm"]) == (_NAME, "host", "host", "never", "")
     assert volumes_of(launch) == [f"{spec.target}:{spec.target}:ro,z", f"{spec.drafter}:{spec.drafter}:ro,z"]
     assert launch.env == {"A": "1"}
-    assert "--gpus" not in said
+    assert "--gpus" not in said and "--init" in said
     assert volumes_of(launched(inner, place, replace(spec, drafter=None), _NAME)) == [f"{spec.target}:{spec.target}:ro,z"]
 
 
@@ -154,7 +155,8 @@ def test_gpus_are_handed_in_where_there_are_some(docker: Path, place: Environmen
     spec, inner = spec_in(tmp_path), Launch(["python3"], {})
     assert ("--gpus", "all") in options(launched(inner, place, spec, _NAME).command)
     (docker / "docker").rename(docker / "podman")
-    assert ("--device", "nvidia.com/gpu=all") in options(launched(inner, place, spec, _NAME).command)
+    found = options(launched(inner, place, spec, _NAME).command)
+    assert ("--device", "nvidia.com/gpu=all") in found and ("--init",) not in found
 
 
 def test_what_links_lead_to_is_there_too(docker: Path, place: Environment, tmp_path: Path) -> None:
@@ -216,6 +218,22 @@ def test_a_container_whose_program_was_killed_is_ended_by_its_name(
     assert not runs(pid)
     assert not (docker / _NAME).exists()
     ended(_NAME)  # nothing is left, and that is fine
+
+
+@pytest.mark.parametrize("image", [_IMAGE, ""])
+def test_an_engine_is_started_and_ended_where_it_lives(docker: Path, place: Environment, tmp_path: Path, image: str) -> None:
+    spec, place = spec_in(tmp_path), replace(place, image=image)
+    launch = launch_of(VLLM, place, spec, _NAME)
+    own = VLLM.launch(place, spec)
+    assert (launch == own) is not bool(image)
+    assert launch.command[-len(own.command) + 1 :] == own.command[1:]
+    with pytest.raises(KeyError), ending(place, _NAME):
+        program = subprocess.Popen(launched(Launch(["python3", "-c", _SERVER], {}), replace(place, image=_IMAGE), spec, _NAME).command)
+        pid = container_pid(docker)
+        raise KeyError
+    assert runs(pid) is not bool(image)
+    program.kill()
+    program.wait()
 
 
 def test_a_container_that_cannot_be_ended_is_told(docker: Path, place: Environment, tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import outrider.inside
 from outrider.core.errors import EngineFailed
 from outrider.engines.asking import CONTAINERS, found_image
-from outrider.engines.engine import Launch, ServeSpec
+from outrider.engines.engine import Engine, Launch, ServeSpec
 from outrider.engines.environment import Environment
 from outrider.inside.owned_processes import marked
 
@@ -24,8 +25,30 @@ _OF_THIS_MACHINE: Final = ("LD_PRELOAD",)
 # variables that a user sets for the engine; they go in by name, so that no command line shows their values
 _FOR_THE_ENGINE: Final = ("VLLM_", "SGLANG_", "SGL_", "NCCL_", "CUDA_", "NVIDIA_", "TORCH_", "OMP_", "HF_TOKEN")
 _GPUS: Final[Mapping[str, tuple[str, ...]]] = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
+# a first process that heeds SIGTERM while the engine still loads; podman has none of its own
+_INIT: Final[Mapping[str, tuple[str, ...]]] = {"docker": ("--init",), "podman": ()}
 _STOP_S: Final = 20
 _ANSWER_TIMEOUT_S: Final = 60.0
+
+
+def launch_of(engine: Engine, environment: Environment, spec: ServeSpec, name: str) -> Launch:
+    """How an engine is started where it lives: under its interpreter, or inside its image, in a container called `name`.
+
+    Raises:
+        InputError: see `Engine.launch` and `launched`.
+    """
+    launch = engine.launch(environment, spec)
+    return launched(launch, environment, spec, name) if environment.image else launch
+
+
+@contextmanager
+def ending(environment: Environment, name: str) -> Iterator[None]:
+    """Whatever happens in the block, no container of that name is left; nothing is done where the engine has no image."""
+    try:
+        yield
+    finally:
+        if environment.image:
+            ended(name)
 
 
 def launched(launch: Launch, environment: Environment, spec: ServeSpec, name: str) -> Launch:
@@ -39,6 +62,7 @@ def launched(launch: Launch, environment: Environment, spec: ServeSpec, name: st
     """
     program, _ = found_image(environment.image)
     command = [program, "run", "--rm", "--name", name, "--pull", "never", "--network", "host", "--ipc", "host"]
+    command += _INIT[Path(program).name]
     if _has_gpu():
         command += _GPUS[Path(program).name]
     folders = [*_folders(spec.target), *(_folders(spec.drafter) if spec.drafter else ())]
