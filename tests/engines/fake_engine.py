@@ -48,7 +48,7 @@ def processes_of(port: int) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         command = process.info["cmdline"] or []
-        if str(FAKE_SERVER) in command and command[-1] == str(port) and process.info["status"] != psutil.STATUS_ZOMBIE:
+        if command[3:4] == [str(FAKE_SERVER)] and command[-1] == str(port) and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
 

@@ -1,4 +1,4 @@
-"""GPU memory against a made-up pynvml: that the real one behaves so is not shown here."""
+"""GPU memory against a made-up pynvml, as no GPU is needed for the tests: what the real one says is not shown here."""
 
 import os
 import sys

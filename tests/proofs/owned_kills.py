@@ -1,12 +1,14 @@
 """Kills at random moments around servers of a scripted engine: afterwards nothing may be left, and the record must be right.
 
-What is killed (SIGKILL): the command that has started the server, the engine's parent, or a worker, among them one that has
-left the session and may have wiped its environment; or the command and one of these at once.
+What is killed (SIGKILL): the command that has started the server, the process between it and the engine (keeper or guard),
+the engine's parent, or a worker, among them one that has left the session and may have wiped its environment; or the command
+and one of these at once. A worker that has left in both ways is found through keeper or guard only, so these are spared then.
 """
 
 import contextlib
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -70,7 +72,7 @@ def kill_once(folder: Path, rng: random.Random) -> Kill:
     delay_s = rng.uniform(0.0, _LONGEST_S)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as outrider:
         time.sleep(delay_s)
-        victims = _kill_some(outrider, port, rng)
+        victims = _kill_some(outrider, port, rng, spares_overseer="--wipes-environment" in flags)
         try:
             settled = comes_true(lambda: _is_settled(kind, outrider, port), _SETTLED_WITHIN_S)
             said, num_left, wrong = (
@@ -84,15 +86,17 @@ def kill_once(folder: Path, rng: random.Random) -> Kill:
     return Kill(kind, tuple(flags), victims, round(delay_s, 2), said, num_left, wrong)
 
 
-def _kill_some(outrider: "subprocess.Popen[bytes]", port: int, rng: random.Random) -> tuple[str, ...]:
+def _kill_some(outrider: "subprocess.Popen[bytes]", port: int, rng: random.Random, spares_overseer: bool) -> tuple[str, ...]:
     """One victim, or the command and another at once, of those that are there by now."""
-    there = {name: [p for p in processes_of(port) if role_of(p) == role] for name, role in _ENGINE_OF.items()}
+    there = {name: [p.pid for p in processes_of(port) if role_of(p) == role] for name, role in _ENGINE_OF.items()}
+    if not spares_overseer:
+        there["keeper or guard"] = [server.session for server in servers() if server.session]
     names = [name for name, found in there.items() if found]
     others = [rng.choice(names)] if names and rng.random() < 0.75 else []
     chosen = (["the command"] if not others or rng.random() < 0.3 else []) + others
     for name in chosen:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            outrider.kill() if name == "the command" else rng.choice(there[name]).kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(outrider.pid if name == "the command" else rng.choice(there[name]), signal.SIGKILL)
     return tuple(chosen)
 
 

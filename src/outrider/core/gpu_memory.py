@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
-import psutil
+from outrider.inside.owned_processes import command_of
 
 _MIB = 1 << 20
 
@@ -69,11 +69,4 @@ def gpu_memory() -> GpuMemory:
 def _holders(nvml: ModuleType) -> Iterator[Holder]:
     for gpu in range(nvml.nvmlDeviceGetCount()):
         for process in nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByIndex(gpu)):
-            yield Holder(gpu, process.pid, _command(process.pid), process.usedGpuMemory)
-
-
-def _command(pid: int) -> str:
-    try:
-        return " ".join(psutil.Process(pid).cmdline())[:120]
-    except psutil.Error:
-        return ""
+            yield Holder(gpu, process.pid, command_of(process.pid), process.usedGpuMemory)
