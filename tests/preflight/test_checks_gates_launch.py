@@ -65,9 +65,9 @@ UNPADDED = [*config('"disable_padded_drafter_batch": true'), "--async-scheduling
         (["--speculative-algorithm", "EAGLE3"], VLLM, "fail", "vllm has no argument --speculative-algorithm"),
         (config('"tensor_parallel_size": 2'), MORE, "fail", "no key of a speculative config"),
         (config('"tensor_parallel_size": 2'), at("0.14.0", MORE), "pass", ""),
-        ([*config('"draft_tensor_parallel_size": 2'), "--tp", "4"], VLLM, "fail", "neither 1 nor"),
-        ([*config('"draft_tensor_parallel_size": 1'), "--tp", "4"], VLLM, "warn", "one device"),
-        ([*config('"draft_tensor_parallel_size": 4'), "--tp", "4"], VLLM, "pass", ""),
+        ([*config('"draft_tensor_parallel_size": 2'), "-tp", "4"], VLLM, "fail", "neither 1 nor"),
+        ([*config('"draft_tensor_parallel_size": 1'), "-tp", "4"], VLLM, "warn", "one device"),
+        ([*config('"draft_tensor_parallel_size": 4'), "-tp", "4"], VLLM, "pass", ""),
         (config('"draft_tensor_parallel_size": 1'), VLLM, "pass", ""),
         ([*config(""), "--async-scheduling"], at("0.10.2"), "fail", "exclude each other"),
         ([*config(""), "--async-scheduling"], at("0.11.1"), "pass", ""),
@@ -140,6 +140,29 @@ PAGED = [*numbers(3, 4, 8), "--page-size", "16", "--attention-backend"]
 def test_serve_flags_of_sglang(target: Path, drafter: Path, arguments: list[str], version: str, verdict: str, says: str) -> None:
     found = finding_of("serve_flags", target, drafter, at(version, SGLANG), arguments)
     assert found.verdict == verdict and says in found.title
+
+
+@pytest.mark.parametrize(
+    ("argument", "facts", "verdict"),
+    [
+        ("--tp", VLLM, "fail"),
+        ("--tp_size", VLLM, "fail"),
+        ("--pp-size", VLLM, "fail"),
+        ("-tp", VLLM, "pass"),
+        ("--tensor-parallel-size", VLLM, "pass"),
+        ("--tensor-parallel", VLLM, "pass"),
+        ("-tp", SGLANG, "fail"),
+        ("--tp", SGLANG, "pass"),
+        ("--tensor-parallel-size", SGLANG, "pass"),
+    ],
+)
+def test_arguments_as_the_other_engine_spells_them(target: Path, drafter: Path, argument: str, facts: EngineFacts, verdict: str) -> None:
+    """The size is understood either way, and the engine ends over the name."""
+    for arguments in ([argument, "2"], [f"{argument}=2"]):
+        found = finding_of("serve_flags", target, drafter, facts, arguments)
+        assert found.verdict == verdict and (verdict == "pass" or "has no argument -" in found.title)
+        sizes = finding_of("parallel_limits", target, drafter, facts, arguments).evidence
+        assert f"--{'pipeline' if 'pp' in argument else 'tensor'}-parallel-size 2" in sizes
 
 
 def test_an_argument_that_is_cut_too_short_is_told_its_whole_name(target: Path, drafter: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from outrider.core.errors import InputError
@@ -17,6 +17,10 @@ _LONG: Final = {
     "pp-size": "pipeline-parallel-size",
     "speculative-draft-model": "speculative-draft-model-path",
 }
+# cut short, as the command lines of both engines take them
+_CUT: Final = {"tensor-parallel": "tensor-parallel-size", "pipeline-parallel": "pipeline-parallel-size"}
+# engine → what it calls by a name of its own
+_SPELT: Final = {"vllm": frozenset(_SHORT), "sglang": frozenset(f"--{name}" for name in _LONG if not name.startswith("speculative-"))}
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,12 @@ class ServeArgs:
     Attributes:
         values: name without dashes, words joined by `-` → its value; empty for a switch.
         speculative: vLLM's --speculative-config, in whichever way it was given; SGLang's --speculative-X under `X`, with `_`.
+        foreign: engine → the arguments that are spelt as another engine spells them, e.g. `--tp` for vLLM.
     """
 
     values: Mapping[str, str]
     speculative: Mapping[str, Any]
+    foreign: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def number(self, name: str, default: int) -> int:
         """A whole number, or the default where it is not given.
@@ -67,7 +73,7 @@ def parsed(arguments: Sequence[str]) -> ServeArgs:
     for short, key in (("spec-method", "method"), ("spec-model", "model"), ("spec-tokens", "num_speculative_tokens")):
         if short in values:
             speculative[key] = _plain(values[short])
-    return ServeArgs(values, speculative)
+    return ServeArgs(values, speculative, _foreign(arguments))
 
 
 def completed(arguments: ServeArgs, facts: EngineFacts) -> ServeArgs:
@@ -79,6 +85,7 @@ def completed(arguments: ServeArgs, facts: EngineFacts) -> ServeArgs:
     return ServeArgs(
         {flags.get(name, name): value for name, value in arguments.values.items()},
         {whole[key]: value for key, value in arguments.speculative.items()},
+        arguments.foreign,
     )
 
 
@@ -111,12 +118,18 @@ def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield pending, "true"
         written, equals, value = argument.partition("=")
         name = _SHORT.get(written) or written.lstrip("-").replace("_", "-")
-        name = _LONG.get(name, name)
+        name = (_LONG | _CUT).get(name, name)
         if equals:
             yield name, value
         pending = None if equals else name
     if pending is not None:
         yield pending, "true"
+
+
+def _foreign(arguments: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    written = [argument.partition("=")[0].replace("_", "-") for argument in arguments if _is_name(argument)]
+    others = {engine: frozenset().union(*(names for other, names in _SPELT.items() if other != engine)) for engine in _SPELT}
+    return {engine: tuple(name for name in written if name in names) for engine, names in others.items()}
 
 
 def _is_name(argument: str) -> bool:

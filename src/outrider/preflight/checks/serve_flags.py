@@ -49,12 +49,11 @@ def _run(subject: Subject) -> Finding:
 
 def _unknown_keys(subject: Subject) -> Iterator[_Fault]:
     """Keys that the version does not have; an argument that is another engine's is told under its own name."""
-    known = subject.facts.speculative_keys
-    others = [name for name in subject.arguments.values if _is_of_another(subject.facts.engine, name)]
-    for name in others:
-        title = f"{subject.facts.engine} has no argument --{shown(name)[1:-1]}"
+    known, engine = subject.facts.speculative_keys, subject.facts.engine
+    others = [f"--{shown(name)[1:-1]}" for name in subject.arguments.values if _is_of_another(engine, name)]
+    for name in (*others, *subject.arguments.foreign.get(engine, ())):
         place = subject.facts.methods_evidence or subject.facts.source
-        yield _Fault("fail", title, f"--{shown(name)[1:-1]}", _ENDS, f"{subject.facts.engine}'s own arguments", place)
+        yield _Fault("fail", f"{engine} has no argument {name}", name, _ENDS, f"{engine}'s own arguments", place)
     for key in subject.arguments.speculative if known and not others else ():
         if key in known:
             continue
