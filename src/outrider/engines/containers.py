@@ -83,7 +83,7 @@ def ended(name: str) -> None:
         EngineFailed: it is there still.
     """
     for program in filter(None, map(shutil.which, CONTAINERS)):
-        _said(program, "stop", "--time", str(_STOP_S), name)
+        _said(program, "stop", "-t", str(_STOP_S), name)
         _said(program, "rm", "--force", name)
         found = _said(program, "ps", "--all", "--quiet", "--filter", f"name=^{name}$")
         if found.stdout.strip():
