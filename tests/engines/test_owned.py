@@ -312,6 +312,14 @@ def test_names_of_servers(tmp_path: Path) -> None:
     assert stop(one, 5.0).is_whole and stop(other, 5.0).is_whole
 
 
+def test_what_a_command_has_left_that_was_killed_as_it_wrote_goes_with_the_record(tmp_path: Path) -> None:
+    server = start_fake(tmp_path / "log")
+    server.path.with_name(f".{server.path.name}.4711.tmp").write_text("{")
+    assert servers() == [server] and damaged() == []
+    assert stop(server, 5.0).is_whole
+    assert list(server.path.parent.iterdir()) == []
+
+
 def test_a_record_that_is_damaged_is_told(tmp_path: Path) -> None:
     assert damaged() == []
     path = tmp_path / "home" / "servers" / "x.json"

@@ -164,8 +164,9 @@ def server_named(name: str) -> Server:
 
 
 def forget(server: Server) -> None:
-    """Remove its record; nothing is ended."""
-    server.path.unlink(missing_ok=True)
+    """Remove its record, and what a killed command has left of writing it; nothing is ended."""
+    for path in (server.path, *server.path.parent.glob(f".{server.path.name}.*.tmp")):
+        path.unlink(missing_ok=True)
 
 
 def _folder() -> Path:
