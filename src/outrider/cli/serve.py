@@ -21,6 +21,7 @@ def serve(
     engine: str = "reference",
     environment: Annotated[str | None, typer.Option(help="The engine's environment, as `engine list` shows it.")] = None,
     engine_python: Annotated[Path | None, typer.Option(help="The engine's interpreter; with --host, on that machine.")] = None,
+    engine_image: Annotated[str | None, typer.Option(help="A container image that holds the engine.")] = None,
     host: Annotated[str | None, typer.Option(help="ssh://user@box: serve there; only sshd, sh and the engine need be there.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Leave it running once it is ready; see `outrider ps` and `stop`.")] = False,
     dtype: str = "bfloat16",
@@ -39,15 +40,20 @@ def serve(
     from contextlib import ExitStack
 
     from outrider.cli.choices import dtype_named, extra_arguments
+    from outrider.core.errors import InputError
     from outrider.core.ssh import Host
+    from outrider.engines.asking import image_environment
+    from outrider.engines.containers import launch_of
     from outrider.engines.engine import ServeSpec
     from outrider.engines.printing import printed
     from outrider.engines.serving import engine_named
 
+    if engine_image and (host or detach):
+        raise InputError("an engine inside an image is served here and attached", fix="leave out --host and --detach, or see --print")
     plugin = engine_named(engine)
     with ExitStack() as stack:
         far = stack.enter_context(Host.parsed(host)) if host else None
-        place = _place(plugin, environment, engine_python, far)
+        place = image_environment(plugin, engine_image) if engine_image else _place(plugin, environment, engine_python, far)
         spec = ServeSpec(
             *(target, drafter, num_speculative_tokens, dtype_named(dtype), port, max_batch),
             extra_args=(*extra_arguments(engine_args), *(further or ())),
@@ -56,7 +62,7 @@ def serve(
         spec = spec if far else _of_this_machine(spec)
         _check(plugin, place, spec, far, force)
         if only_print:
-            typer.echo(printed(plugin.launch(place, spec)))
+            typer.echo(printed(launch_of(plugin, place, spec, plugin.id)))
         elif far or detach:
             _serve_detached(plugin, place, spec, log, far, detach)
         else:

@@ -136,9 +136,13 @@ class Attached:
 
 
 @contextmanager
-def attached(engine: Engine, environment: Environment, spec: ServeSpec, launch: Launch, log_path: Path) -> Iterator[Attached]:
-    """Keep a record of a server that ends with this block; it stays if the server does not, or if we are killed."""
-    server = described(new_id(engine.id, spec.target), environment, spec, launch, str(log_path.absolute()), host=None, state_path="")
+def attached(name: str, environment: Environment, spec: ServeSpec, launch: Launch, log_path: Path) -> Iterator[Attached]:
+    """Keep a record of a server that ends with this block; it stays if the server does not, or if we are killed.
+
+    Args:
+        name: its id.
+    """
+    server = described(name, environment, spec, launch, str(log_path.absolute()), host=None, state_path="")
     running = Attached(server, marked(server.mark))
     running.record()
     try:

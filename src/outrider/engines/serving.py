@@ -11,11 +11,13 @@ import outrider.engines as engines
 from outrider.core.errors import EngineFailed
 from outrider.core.plugins import load_plugin
 from outrider.core.shell import GuardedProcess
+from outrider.engines.containers import ending, launch_of
 from outrider.engines.engine import Engine, ServeSpec
 from outrider.engines.environment import Environment
 from outrider.engines.gates import require_list
 from outrider.engines.log_events import Event
 from outrider.engines.probing import Probe
+from outrider.engines.server_records import new_id
 from outrider.engines.servers import TAKEN_UP, attached
 from outrider.engines.timings import keep, timings_of
 from outrider.engines.watching import Watch, Watched, watched_of
@@ -93,7 +95,8 @@ def serving(
     require_free(spec.port)
     url = f"http://127.0.0.1:{spec.port}"
     require_list(engine, environment, spec.lift_target_types)
-    launch = engine.launch(environment, spec)
+    name = new_id(engine.id, spec.target)
+    launch = launch_of(engine, environment, spec, name)
     timings = timings_of(environment, spec.target)
     env = {**launch.env, **os.environ} | {key: value for key, value in launch.env.items() if key in TAKEN_UP}
 
@@ -103,7 +106,8 @@ def serving(
         return replace(found, pid=None) if environment.image else found
 
     with (
-        attached(engine, environment, spec, launch, log_path) as record,
+        ending(environment, name),
+        attached(name, environment, spec, launch, log_path) as record,
         GuardedProcess(f"engine {engine.id}", launch.command, log_path, {**env, **record.variables}) as process,
         Watch(watched(process), engine.ready_timeout_s, tell) as watch,
     ):
