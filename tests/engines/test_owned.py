@@ -320,6 +320,17 @@ def test_what_a_command_has_left_that_was_killed_as_it_wrote_goes_with_the_recor
     assert list(server.path.parent.iterdir()) == []
 
 
+def test_what_was_left_of_a_first_record_is_swept_by_the_next_start(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "servers"
+    folder.mkdir(parents=True)
+    old, new = folder / ".fake-x-0000.json.4711.tmp", folder / ".fake-x-0001.json.4712.tmp"
+    for path, age_s in ((old, 100.0), (new, 0.0)):  # the new one may still be renamed by who writes it
+        path.write_text("{")
+        os.utime(path, (time.time() - age_s,) * 2)
+    server = start_fake(tmp_path / "log")
+    assert not old.exists() and new.exists() and servers() == [server] and damaged() == []
+
+
 def test_a_record_that_is_damaged_is_told(tmp_path: Path) -> None:
     assert damaged() == []
     path = tmp_path / "home" / "servers" / "x.json"

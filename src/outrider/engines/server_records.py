@@ -13,6 +13,7 @@ import platform
 import re
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -27,6 +28,7 @@ from outrider.engines.environments import home
 from outrider.inside.owned_processes import boot, process_of
 
 _STATE = ".processes.json"
+_WRITTEN_WITHIN_S = 60.0
 
 
 class Server(Frozen):
@@ -95,6 +97,7 @@ class Server(Frozen):
 
 def new_id(engine: str, target: Path) -> str:
     """An id that no record has: the engine, the first word of the target's name, four digits."""
+    _sweep()
     word = (re.findall(r"[a-z0-9]+", target.name.lower()) or ["target"])[0][:20]
     while (_folder() / f"{(name := f'{engine}-{word}-{secrets.token_hex(2)}')}.json").exists():
         pass
@@ -167,6 +170,14 @@ def forget(server: Server) -> None:
     """Remove its record, and what a killed command has left of writing it; nothing is ended."""
     for path in (server.path, *server.path.parent.glob(f".{server.path.name}.*.tmp")):
         path.unlink(missing_ok=True)
+
+
+def _sweep() -> None:
+    """Remove what commands left that were killed as they wrote the first of a record: nothing had been started then."""
+    for path in _folder().glob(".*.tmp"):
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > _WRITTEN_WITHIN_S:
+                path.unlink()
 
 
 def _folder() -> Path:
