@@ -19,6 +19,8 @@ from outrider.engines.arguments import options
 from outrider.engines.containers import ended, ending, launch_of, launched
 from outrider.engines.engine import Launch, ServeSpec
 from outrider.engines.environment import Environment
+from outrider.engines.server_records import described, server_named, servers, write
+from outrider.engines.servers import stop
 from outrider.engines.vllm import ENGINE as VLLM
 from outrider.inside.owned_processes import marked
 
@@ -255,3 +257,21 @@ def test_without_a_container_program_there_is_nothing_to_end(monkeypatch: pytest
             ServeSpec(tmp_path, None, 3, "bfloat16", 8000),
             _NAME,
         )
+
+
+def test_a_container_that_a_killed_command_has_left_is_stopped_by_its_record(
+    docker: Path, place: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path / "home"))
+    spec = spec_in(tmp_path)
+    launch = launched(Launch(["python3", "-c", _SERVER], {}), place, spec, _NAME)
+    record = described(_NAME, place, spec, launch, str(tmp_path / "log"), host=None, state_path="")
+    write(record)
+    with (tmp_path / "log").open("wb") as log:
+        program = subprocess.Popen(launch.command, env={**os.environ, **launch.env}, stdout=log)
+    pid = container_pid(docker)
+    program.kill()
+    program.wait()
+    assert runs(pid)
+    stop(server_named(_NAME), 1.0)
+    assert not runs(pid) and servers() == []

@@ -44,6 +44,7 @@ class Server(Frozen):
         state_path: what its keeper writes, on its machine; empty for an attached server, which has none.
         first: (pid, start time) of the leader of its session; None until it has started.
         session: that session; None until it has started.
+        container: the name of the container that it runs in; empty without one.
         node, boot: the machine's own name and what names the time since it was started; empty until the server has started.
     """
 
@@ -64,6 +65,7 @@ class Server(Frozen):
     by: tuple[int, int]
     by_node: str
     by_boot: str
+    container: str = ""
     first: tuple[int, int] | None = None
     session: int | None = None
     node: str = ""
@@ -130,6 +132,7 @@ def described(name: str, environment: Environment, spec: ServeSpec, launch: Laun
         by=(os.getpid(), me.started if me else 0),
         by_node=platform.node(),
         by_boot=boot(),
+        container=name if environment.image else "",
     )
 
 

@@ -12,6 +12,7 @@ from outrider.core.errors import InputError
 from outrider.core.gpu_memory import GpuMemory, Holder, gpu_memory
 from outrider.core.owned import Ended, FoundProcess, Look, Looked, Machine
 from outrider.core.ssh import Host
+from outrider.engines.containers import ended
 from outrider.engines.engine import Engine, Launch, ServeSpec
 from outrider.engines.environment import Environment
 from outrider.engines.gates import VARIABLE
@@ -176,6 +177,7 @@ def stop(server: Server, deadline_s: float) -> Stopped:
 
     Raises:
         InputError: its machine cannot be asked, or is another one than it was started on.
+        EngineFailed: it runs in a container that cannot be ended.
     """
     if server.is_of_another_node:
         node = server.node or server.by_node
@@ -186,6 +188,8 @@ def stop(server: Server, deadline_s: float) -> Stopped:
         _require_its_node(server, looked)
         pids = frozenset(process.pid for process in looked.servers[server.mark].processes if process.pid)
         done = machine.end(server.known, deadline_s)
+    if server.container:  # under a daemon, nothing else finds it
+        ended(server.container)
     if not done.left:
         forget(server)
     holders, unknown = _memory_left(before, before.gpus_of(pids), pids)
