@@ -331,6 +331,13 @@ def test_what_was_left_of_a_first_record_is_swept_by_the_next_start(tmp_path: Pa
     assert not old.exists() and new.exists() and servers() == [server] and damaged() == []
 
 
+def test_a_record_of_a_later_version_is_enough_to_stop_its_server(tmp_path: Path) -> None:
+    server = start_fake(tmp_path / "log")
+    server.path.write_text(json.dumps(json.loads(server.path.read_text()) | {"later": 1}))
+    assert servers() == [server] and damaged() == []
+    assert stop(server, 5.0).is_whole and servers() == []
+
+
 def test_a_record_that_is_damaged_is_told(tmp_path: Path) -> None:
     assert damaged() == []
     path = tmp_path / "home" / "servers" / "x.json"

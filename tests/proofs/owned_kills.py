@@ -164,8 +164,9 @@ _PAGE = """# Kills around servers of ours
 session, and one that leaves it), started detached or attached to a command, and SIGKILL a random time after the command began. Once
 all had settled, the record was compared with the processes that were there by their command lines; then the server was stopped by its
 record. Right means: the record listed every process, with a state that fits; and after the stop no process was left by command line or
-by mark, the port was closed, and no file of the record remained (of one that was never written whole, so that nothing had been started,
-a file aside may be there until the next start). Keeper and guard stand between the command and the engine. An attached server must have gone by itself before the stop.
+by mark, the port was closed, and no file of the record remained (of one that was never written whole, so that nothing had been
+started, a file aside may be there until the next start). Keeper and guard stand between the command and the engine. An attached server
+must have gone by itself before the stop.
 
 {num_right} of {num} right; seed {seed}, {seconds:.0f} s.
 

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from outrider.core.errors import InputError
 from outrider.core.files import read_json, write_json
@@ -47,6 +47,9 @@ class Server(Frozen):
         container: the name of the container that it runs in; empty without one.
         node, boot: the machine's own name and what names the time since it was started; empty until the server has started.
     """
+
+    # a server may have been started by a later version of ours: what that adds is not needed to find and end it
+    model_config = ConfigDict(extra="ignore")
 
     id: str
     mark: str
