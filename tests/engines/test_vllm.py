@@ -96,8 +96,9 @@ def _session(leader: int) -> list[psutil.Process]:
 async def _kill_a_worker_while_it_answers(url: str, family: list[psutil.Process]) -> None:
     worker = next(p for p in family if "Worker" in " ".join(p.cmdline()))
     async with Server(url) as server:
+        worker.suspend()  # so that it has not answered yet when it is killed
         answer = asyncio.ensure_future(server.complete(Question("target", (3,), 400, 0.0, 0)))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
         worker.send_signal(signal.SIGKILL)
         await answer
 
@@ -111,19 +112,8 @@ def serve(vllm: Environment, states: tuple[Oracle, Path], tmp_path: Path) -> Ite
 
     def run(drafter: Path, port: int = 0, **variables: str) -> str:
         target = states[0].target.path
-        command = [
-            str(OUTRIDER),
-            "serve",
-            "--engine",
-            "vllm",
-            "--force",
-            "--target",
-            str(target),
-            "--drafter",
-            str(drafter),
-            "--dtype",
-            "float32",
-        ]
+        command = [str(OUTRIDER), "serve", "--engine", "vllm", "--force", "--dtype", "float32"]
+        command += ["--target", str(target), "--drafter", str(drafter)]
         command += ["--port", str(port or free_port()), "--log", str(tmp_path / "server.log"), "--engine-args", " ".join(_SMALL)]
         done = subprocess.run(
             command, env=environment() | variables, capture_output=True, text=True, timeout=_START_TIMEOUT_S, cwd=tmp_path
