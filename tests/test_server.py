@@ -318,7 +318,7 @@ def test_a_server_that_cannot_start_names_the_cause(tiny_target: TargetFolder, t
     missing = tmp_path / "no-such-drafter"
     with pytest.raises(EngineFailed) as caught, running(ENGINE, ENVIRONMENT, _spec(tiny_target, missing), tmp_path / "log"):
         pass
-    assert "exit code 2" in caught.value.what
+    assert "the drafter's config is missing" in caught.value.what
     assert str(missing) in caught.value.evidence
     assert "Traceback" not in caught.value.evidence
 

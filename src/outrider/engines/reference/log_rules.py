@@ -14,7 +14,7 @@ LOG: Final = LogRules(
             "out-of-memory",
         ),
         *HOST_FAILURES,
-        LogFailure(r"^error: (.+)", "{0}", "", "refused"),
+        LogFailure(r"^error: (.+?)(?:; |$)", "{0}", "", "refused"),
     ),
     fatal=(LineRule("error: ", r"^error: "), *HOST_FATAL),
 )

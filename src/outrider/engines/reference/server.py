@@ -252,7 +252,8 @@ def main() -> int:
         target, drafter = load_pair(folder, args.drafter, getattr(torch, args.dtype), device)
         _ = folder.tokenizer
     except OutriderError as error:
-        print("\n".join(error.lines()), file=sys.stderr)
+        # in one line: who reads the log takes it for the evidence
+        print("; ".join(" ".join(line.split()) for line in error.lines()), file=sys.stderr)
         return error.exit_code
     worker = Worker(target, drafter, args.num_speculative_tokens, args.max_batch)
     return _serve(worker, Api(worker, folder).app(), args.port)
