@@ -132,7 +132,10 @@ def test_text_for_a_person_tells_cause_and_fix(tmp_path: Path, failed_log: Path)
     assert "FAILED" in done.stdout and "evidence" in done.stdout and done.stdout.splitlines()[-1].startswith("failed: ")
 
 
-@pytest.mark.parametrize(("arguments", "says"), [(["ssh://box"], "names no log file"), (["x.log", "--pid", "0"], "no process")])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["ssh://box"], "names no log file"), (["x.log", "--pid", "0"], "no process"), (["x.log", "--no-follow"], "no log to read")],
+)
 def test_what_cannot_be_watched(tmp_path: Path, arguments: list[str], says: str) -> None:
     done = outrider("watch", *arguments, folder=tmp_path)
     assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from outrider.core.errors import InputError
 from outrider.engines.engine import Engine
 from outrider.engines.line_times import LineTimes
 from outrider.engines.log_events import Event
@@ -46,6 +47,8 @@ def events_so_far(engine: Engine, source: LogSource) -> Iterator[Event]:
             data = source.read()
             empty = 0 if data else empty + 1
             yield from reader.feed(data, 0.0)
+        if source.waiting_for:
+            raise InputError("there is no log to read by now", evidence=source.waiting_for, fix="check the path, or wait for it: --follow")
     finally:
         source.close()
     yield from reader.end(0.0)
