@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shlex
 import signal
 import socket
@@ -24,7 +23,6 @@ from outrider.engines.server_records import Server, damaged, server_named, serve
 from outrider.engines.servers import state, stop
 from outrider.engines.serving import free_port
 from outrider.inside.owned_processes import MARK, Owned, Process, marked, process_of, send
-from proofs.owned_kills import kill_once
 from sshd import Sshd, sshd
 
 __all__ = ["sshd"]
@@ -354,17 +352,6 @@ def test_a_record_of_another_node_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="runs on another machine: another"):
         stop(elsewhere, 1.0)
     assert servers() == [server] and stop(server, 5.0).is_whole
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
-    """`make proofs` makes two hundred of them."""
-    kill = kill_once(tmp_path / "place", random.Random(seed))
-    assert kill.wrong == "", kill
-    assert kill.victims
-
-
-# --- on another machine -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
