@@ -1,6 +1,5 @@
 """Reading option values that are more than a word."""
 
-import shlex
 from typing import get_args
 
 from outrider.core.config import Dtype
@@ -41,15 +40,3 @@ def named_paths(items: list[str]) -> dict[str, str]:
             name, path = item.rsplit("/", 1)[-1].removesuffix(".jsonl"), item
         found[name] = path
     return found
-
-
-def extra_arguments(text: str) -> tuple[str, ...]:
-    """An engine's arguments in one string, as a shell would read it.
-
-    Raises:
-        InputError: a quote that does not end.
-    """
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise InputError(f"{text!r} are no arguments", evidence=str(error)) from None

@@ -27,7 +27,7 @@ def measure(
 
     from rich.console import Console
 
-    from outrider.cli.choices import dtype_named, extra_arguments, named_paths
+    from outrider.cli.choices import dtype_named, named_paths
     from outrider.core.errors import InputError
     from outrider.core.files import file_digest
     from outrider.core.prompts import first_turns, read_prompts
@@ -39,6 +39,7 @@ def measure(
     from outrider.measure.arms import at_urls, started
     from outrider.measure.stage import Terms
     from outrider.measure.stage import measure as measure_arms
+    from outrider.preflight.serve_args import split
     from outrider.report.gather import gather
     from outrider.report.terminal import print_report
     from outrider.targets.folder import TargetFolder
@@ -48,7 +49,7 @@ def measure(
     if drafter and not drafter.is_dir():
         raise InputError(f"no drafter at {drafter}", evidence="not a folder", fix="check the path")
     served = drafter.resolve() if drafter else None
-    folder, plugin, extra = TargetFolder.open(target), engine_named(engine), extra_arguments(engine_args)
+    folder, plugin, extra = TargetFolder.open(target), engine_named(engine), tuple(split(engine_args))
     place = environment_for(plugin, environment, None) if drafter else None
     version = place.version if place else f"at {drafted_server}"
     sets = {name: first_turns(read_prompts(Path(path)), num_prompts) for name, path in named_paths(prompts).items()}

@@ -24,19 +24,19 @@ def preflight(
     from rich.console import Console
 
     import outrider.engines as engines
-    from outrider.cli.choices import extra_arguments
     from outrider.core.errors import InputError
     from outrider.core.plugins import plugin_ids
     from outrider.engines.asked import asked, every_version_of
     from outrider.preflight.matrix import matrix
     from outrider.preflight.own_verdict import own_verdict
     from outrider.preflight.planned import PLANS
+    from outrider.preflight.serve_args import split
     from outrider.preflight.stage import judged, subject_of, with_finding
     from outrider.preflight.terminal import print_matrix, print_preflight
 
     plan = None if Path(drafter).is_dir() else PLANS.get(drafter)
     meant_drafter = plan(target) if plan else Path(drafter)
-    arguments = extra_arguments(serve_args)
+    arguments = split(serve_args)
     if all_versions:
         if arguments and not engine:
             raise InputError("serve arguments are those of one engine", fix="name it: --engine vllm --matrix")

@@ -39,7 +39,7 @@ def serve(
     """Serve a target on loopback, OpenAI-compatible, with a drafter beside it; ended by Ctrl-C or, with the cause, by a failure."""
     from contextlib import ExitStack
 
-    from outrider.cli.choices import dtype_named, extra_arguments
+    from outrider.cli.choices import dtype_named
     from outrider.core.errors import InputError
     from outrider.core.ssh import Host
     from outrider.engines.asking import image_environment
@@ -47,6 +47,7 @@ def serve(
     from outrider.engines.engine import ServeSpec
     from outrider.engines.printing import printed
     from outrider.engines.serving import engine_named
+    from outrider.preflight.serve_args import split
 
     if engine_image and (host or detach):
         raise InputError("an engine inside an image is served here and attached", fix="leave out --host and --detach, or see --print")
@@ -56,7 +57,7 @@ def serve(
         place = image_environment(plugin, engine_image) if engine_image else _place(plugin, environment, engine_python, far)
         spec = ServeSpec(
             *(target, drafter, num_speculative_tokens, dtype_named(dtype), port, max_batch),
-            extra_args=(*extra_arguments(engine_args), *(further or ())),
+            extra_args=(*split(engine_args), *(further or ())),
             lift_target_types=tuple(lift_gate or ()),
         )
         spec = spec if far else _of_this_machine(spec)

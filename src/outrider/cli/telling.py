@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from outrider.core.terminal import visible
+
 if TYPE_CHECKING:
     from outrider.engines.log_events import Event
 
@@ -31,8 +33,7 @@ def as_text() -> Tell:
             return
         sys.stdout.write(_CLEAR if is_bar else "")
         is_bar = looked_at and event.event == "progress"
-        lines = ("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line) for line in _lines(event))
-        sys.stdout.write("\n".join(lines) + ("" if is_bar else "\n"))
+        sys.stdout.write("\n".join(map(visible, _lines(event))) + ("" if is_bar else "\n"))
         sys.stdout.flush()
 
     return tell

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from outrider.core.results import Finding, MatrixRow, PreflightResult, Verdict
+from outrider.core.terminal import visible
 from outrider.preflight.matrix import first_without_failure
 
 _STYLES: Final[dict[Verdict, str]] = {"pass": "green", "warn": "yellow", "fail": "bold red", "unknown": "cyan"}
@@ -52,5 +53,4 @@ def _lines(finding: Finding, width: int) -> list[Text]:
 
 def _text(text: str, style: str = "") -> Text:
     """Plain text: neither markup nor control characters of a path act on the terminal."""
-    visible = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return Text(visible, style=style, overflow="fold")
+    return Text(visible(text), style=style, overflow="fold")
